@@ -1,0 +1,9 @@
+//! The row model: what a change is, in bytes and numbers, whatever it came from or goes to.
+
+pub mod event;
+pub mod relation;
+pub mod tuple;
+
+pub use event::{Event, OldRow};
+pub use relation::{Column, Identity, Relation, RelationId};
+pub use tuple::{Tuple, Value};

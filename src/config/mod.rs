@@ -1,0 +1,13 @@
+//! A pipeline file, read, overridden and validated.
+//!
+//! Order: defaults, the file, `CDCPROBE_<SECTION>_<KEY>` from the environment, `--set section.key=value`. [`raw`] is
+//! what TOML may hold (`deny_unknown_fields`); [`Pipeline`] is what the rest of the program sees.
+
+pub mod endpoint;
+pub mod pipeline;
+pub mod probe;
+pub mod raw;
+
+pub use endpoint::{Secret, SourceEndpoint, TargetEndpoint};
+pub use pipeline::{BatchLimits, LabPlan, Pipeline, SinkKind, TableName};
+pub use probe::{BackfillProbe, Bounds, DrainProbe, LoadPlan, Probe, ProbeKind, Workload};

@@ -1,0 +1,5 @@
+//! The pipe: source, batches, sink, checkpoint.
+
+pub mod counters;
+
+pub use counters::{Arrival, Counters};
