@@ -1,1 +1,4 @@
-//! To be written.
+//! Postgres to rows: the slot, the stream, the snapshot, and the decoders of what they send.
+
+pub mod copy;
+pub mod pgoutput;
