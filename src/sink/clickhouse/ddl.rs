@@ -107,7 +107,7 @@ mod tests {
     use crate::change::{Identity, RelationId, TableColumn};
 
     fn table() -> Table {
-        let column = |name: &str, type_oid, key_position| TableColumn {
+        let column = |name: &str, type_oid, key_position: Option<u16>| TableColumn {
             name: name.to_owned(),
             type_oid,
             typmod: -1,
