@@ -4,7 +4,11 @@ use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use anyhow::{Context, bail};
 
-use super::{Counters, batcher::Batcher, deliver::{Flush, Position}};
+use super::{
+    Counters,
+    batcher::Batcher,
+    deliver::{Flush, Position},
+};
 use crate::{
     change::{Event, OldRow, Relation, RelationId, Table, Tuple, Value},
     config::BatchLimits,
@@ -23,7 +27,10 @@ pub enum Step {
     /// Send what has been collected.
     Flush,
     /// Send what has been collected, wait until it is durable, then remove these tables' rows below the version.
-    Truncate { tables: Vec<Arc<Table>>, before: Lsn },
+    Truncate {
+        tables: Vec<Arc<Table>>,
+        before: Lsn,
+    },
 }
 
 struct TableState<S: Sink> {
@@ -57,7 +64,8 @@ pub struct Applier<S: Sink> {
 
 impl<S: Sink> Applier<S> {
     pub fn new(sink: Arc<S>, tables: &[Arc<Table>], limits: BatchLimits, counters: Arc<Counters>) -> Self {
-        let tables = tables.iter().map(|table| TableState { table: Arc::clone(table), block: None }).collect();
+        let tables =
+            tables.iter().map(|table| TableState { table: Arc::clone(table), block: None }).collect();
         Applier {
             sink,
             tables,
@@ -164,7 +172,8 @@ impl<S: Sink> Applier<S> {
         let state = &mut self.tables[index];
         let block = match &mut state.block {
             Some(block) => block,
-            empty => empty.insert(self.sink.block(&state.table).map_err(|error| encode_failure(&state.table, error))?),
+            empty => empty
+                .insert(self.sink.block(&state.table).map_err(|error| encode_failure(&state.table, error))?),
         };
         let before = block.bytes();
         write(block, &state.table, meta).map_err(|error| encode_failure(&state.table, error))?;
@@ -199,7 +208,13 @@ impl<S: Sink> Applier<S> {
     }
 
     /// A tombstone for the old key, where the update changed it.
-    fn push_old_key(&mut self, lsn: Lsn, relation: RelationId, old: Tuple<'_>, new: Tuple<'_>) -> anyhow::Result<()> {
+    fn push_old_key(
+        &mut self,
+        lsn: Lsn,
+        relation: RelationId,
+        old: Tuple<'_>,
+        new: Tuple<'_>,
+    ) -> anyhow::Result<()> {
         let Place::Table(index) = self.place(relation)? else { return Ok(()) };
         if !key_changed(&self.tables[index].table, old, new) {
             return Ok(());
@@ -238,7 +253,7 @@ impl<S: Sink> Applier<S> {
             .filter_map(|state| Some((Arc::clone(&state.table), state.block.take()?)))
             .collect();
         let position = self.position.take();
-        (!blocks.is_empty() || position.is_some()).then_some(Flush { blocks, position })
+        (!blocks.is_empty() || position.is_some()).then_some(Flush { blocks, position, arrived: None })
     }
 }
 
@@ -264,7 +279,9 @@ pub fn encode_failure(table: &Table, error: EncodeError) -> Failure {
         EncodeError::Value { error: ValueError::UnchangedToast, .. } => format!(
             "alter table {table} replica identity full: then updates carry the values that they leave alone"
         ),
-        EncodeError::Value { .. } => "mend the value in the source, or leave the table out of source.tables".to_owned(),
+        EncodeError::Value { .. } => {
+            "mend the value in the source, or leave the table out of source.tables".to_owned()
+        }
         _ => "leave the table out of source.tables".to_owned(),
     };
     Failure::config(format!("table {table}: {error}")).hint(hint)

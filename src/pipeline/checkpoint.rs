@@ -71,13 +71,17 @@ fn from_both(slot_name: &str, checkpoint: &Checkpoint, slot: &SlotInfo) -> Resul
 fn check_slot(slot_name: &str, database: &str, slot: &SlotInfo) -> Result<(), Failure> {
     if slot.plugin.as_deref() != Some("pgoutput") {
         let plugin = slot.plugin.as_deref().unwrap_or("none (it is a physical slot)");
-        return Err(Failure::source(format!("replication slot {slot_name} has output plugin {plugin}, not pgoutput"))
-            .hint("give source.slot another name"));
+        return Err(Failure::source(format!(
+            "replication slot {slot_name} has output plugin {plugin}, not pgoutput"
+        ))
+        .hint("give source.slot another name"));
     }
     if slot.database.as_deref() != Some(database) {
         let other = slot.database.as_deref().unwrap_or("no database");
-        return Err(Failure::source(format!("replication slot {slot_name} belongs to {other}, not to {database}"))
-            .hint("give source.slot another name, or connect to that database"));
+        return Err(Failure::source(format!(
+            "replication slot {slot_name} belongs to {other}, not to {database}"
+        ))
+        .hint("give source.slot another name, or connect to that database"));
     }
     if slot.wal_status.as_deref() == Some("lost") {
         return Err(Failure::source(format!(
@@ -148,11 +152,12 @@ mod tests {
     #[test]
     fn every_gap_is_refused_by_name() {
         let streaming = checkpoint(Stage::Streaming);
-        let refused = |checkpoint: Option<&Checkpoint>, slot: Option<SlotInfo>, system: System, word: &str| {
-            let failure = resume("s", "db", checkpoint, slot.as_ref(), system).unwrap_err();
-            assert_eq!(failure.kind, Kind::Source);
-            assert!(failure.message.contains(word) && failure.hint.is_some(), "{failure}");
-        };
+        let refused =
+            |checkpoint: Option<&Checkpoint>, slot: Option<SlotInfo>, system: System, word: &str| {
+                let failure = resume("s", "db", checkpoint, slot.as_ref(), system).unwrap_err();
+                assert_eq!(failure.kind, Kind::Source);
+                assert!(failure.message.contains(word) && failure.hint.is_some(), "{failure}");
+            };
         refused(None, Some(slot(500)), SYSTEM, "no checkpoint");
         refused(Some(&streaming), None, SYSTEM, "missing");
         refused(Some(&streaming), Some(slot(501)), SYSTEM, "ahead");
@@ -165,7 +170,12 @@ mod tests {
         };
         refused(Some(&streaming), with(|slot| slot.plugin = None), SYSTEM, "physical");
         refused(Some(&streaming), with(|slot| slot.plugin = Some("wal2json".into())), SYSTEM, "wal2json");
-        refused(Some(&streaming), with(|slot| slot.database = Some("other".into())), SYSTEM, "belongs to other");
+        refused(
+            Some(&streaming),
+            with(|slot| slot.database = Some("other".into())),
+            SYSTEM,
+            "belongs to other",
+        );
         refused(Some(&streaming), with(|slot| slot.wal_status = Some("lost".into())), SYSTEM, "is lost");
     }
 }

@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context;
 use futures_util::{StreamExt, stream::FuturesOrdered};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
     time::Instant,
 };
@@ -41,6 +41,8 @@ pub struct Flush<S: Sink> {
     pub blocks: Vec<(Arc<Table>, S::Block)>,
     /// Once these blocks and all before them are durable, so is every transaction up to here.
     pub position: Option<Position>,
+    /// Told once these blocks and all before them are durable.
+    pub arrived: Option<oneshot::Sender<()>>,
 }
 
 /// A failure that may go away is given this long, then it is final.
@@ -61,7 +63,7 @@ pub struct Deliverer<S: Sink> {
     pub cancel: CancellationToken,
 }
 
-type Delivery = JoinHandle<anyhow::Result<Option<Position>>>;
+type Delivery = JoinHandle<anyhow::Result<(Option<Position>, Option<oneshot::Sender<()>>)>>;
 
 impl<S: Sink> Deliverer<S> {
     pub async fn run(mut self) -> anyhow::Result<Checkpoint> {
@@ -74,8 +76,13 @@ impl<S: Sink> Deliverer<S> {
                     None => open = false,
                 },
                 Some(done) = under_way.next() => {
-                    if let Some(position) = done.context("an insert's task failed")?? {
+                    let (position, arrived) = done.context("an insert's task failed")??;
+                    if let Some(position) = position {
                         self.store(position).await?;
+                    }
+                    if let Some(arrived) = arrived {
+                        // Whoever asked may have stopped since.
+                        let _ = arrived.send(());
                     }
                 }
             }
@@ -84,12 +91,13 @@ impl<S: Sink> Deliverer<S> {
     }
 
     fn spawn(&self, flush: Flush<S>) -> Delivery {
-        let (sink, counters, cancel) = (Arc::clone(&self.sink), Arc::clone(&self.counters), self.cancel.clone());
+        let (sink, counters, cancel) =
+            (Arc::clone(&self.sink), Arc::clone(&self.counters), self.cancel.clone());
         tokio::spawn(async move {
             for (table, block) in flush.blocks {
                 write(sink.as_ref(), &table, block, &counters, &cancel).await?;
             }
-            Ok(flush.position)
+            Ok((flush.position, flush.arrived))
         })
     }
 
@@ -98,11 +106,10 @@ impl<S: Sink> Deliverer<S> {
         if position.lsn > self.checkpoint.lsn {
             self.checkpoint.lsn = position.lsn;
             self.checkpoint.sequence += 1;
-            let (sink, checkpoint) = (self.sink.as_ref(), &self.checkpoint);
-            retry("store the checkpoint", &self.counters, &self.cancel, async || {
-                sink.store_checkpoint(checkpoint).await
-            })
-            .await?;
+            let mut attempts = Attempts::new("store the checkpoint".to_owned(), &self.counters, &self.cancel);
+            while let Err(error) = self.sink.store_checkpoint(&self.checkpoint).await {
+                attempts.after(error).await?;
+            }
         }
         self.counters.set_durable(position.lsn, position.commit_time);
         self.durable.send_replace(position.lsn);
@@ -122,8 +129,17 @@ pub async fn write<S: Sink>(
     let (rows, bytes) = (block.rows(), block.bytes() as u64);
     counters.in_flight_blocks.fetch_add(1, Relaxed);
     counters.buffered_bytes.fetch_add(bytes, Relaxed);
-    let what = format!("insert into {table}'s target");
-    let written = retry(&what, counters, cancel, async || sink.write(table, &mut block).await).await;
+    let mut attempts = Attempts::new(format!("insert into {table}'s target"), counters, cancel);
+    let written = loop {
+        match sink.write(table, &mut block).await {
+            Ok(()) => break Ok(()),
+            Err(error) => {
+                if let Err(error) = attempts.after(error).await {
+                    break Err(error);
+                }
+            }
+        }
+    };
     counters.in_flight_blocks.fetch_sub(1, Relaxed);
     counters.buffered_bytes.fetch_sub(bytes, Relaxed);
     written?;
@@ -131,32 +147,42 @@ pub async fn write<S: Sink>(
     Ok(())
 }
 
-/// Repeats what is retryable, with growing pauses, for [`RETRY_FOR`].
-pub async fn retry(
-    what: &str,
-    counters: &Counters,
-    cancel: &CancellationToken,
-    mut attempt: impl AsyncFnMut() -> Result<(), SinkError>,
-) -> anyhow::Result<()> {
-    let give_up = Instant::now() + RETRY_FOR;
-    let mut backoff = FIRST_BACKOFF;
-    loop {
-        let why = match attempt().await {
-            Ok(()) => return Ok(()),
-            Err(SinkError::Permanent(why)) => return Err(Failure::environment(format!("cannot {what}: {why}")).into()),
-            Err(SinkError::Retryable(why)) => why,
+/// Counts the attempts at one thing, and says whether another is worth it.
+pub struct Attempts<'a> {
+    what: String,
+    counters: &'a Counters,
+    cancel: &'a CancellationToken,
+    give_up: Instant,
+    backoff: Duration,
+}
+
+impl<'a> Attempts<'a> {
+    /// `what` reads well behind "cannot".
+    pub fn new(what: String, counters: &'a Counters, cancel: &'a CancellationToken) -> Self {
+        Attempts { what, counters, cancel, give_up: Instant::now() + RETRY_FOR, backoff: FIRST_BACKOFF }
+    }
+
+    /// After a failure: waits, with growing pauses, when it may go away; its error when not, or after [`RETRY_FOR`].
+    pub async fn after(&mut self, error: SinkError) -> anyhow::Result<()> {
+        let what = &self.what;
+        let why = match error {
+            SinkError::Permanent(why) => {
+                return Err(Failure::environment(format!("cannot {what}: {why}")).into());
+            }
+            SinkError::Retryable(why) => why,
         };
-        if Instant::now() > give_up || cancel.is_cancelled() {
+        if Instant::now() > self.give_up || self.cancel.is_cancelled() {
             let hint = "see the target's log; nothing is lost: the slot keeps what was not delivered";
             return Err(Failure::environment(format!("gave up trying to {what}: {why}")).hint(hint).into());
         }
-        Counters::add(&counters.retries, 1);
-        tracing::warn!(%why, wait = ?backoff, "cannot {what}; trying again");
+        Counters::add(&self.counters.retries, 1);
+        tracing::warn!(%why, wait = ?self.backoff, "cannot {what}; trying again");
         let jitter = rand::random_range(0.5..1.0);
         tokio::select! {
-            () = tokio::time::sleep(backoff.mul_f64(jitter)) => {}
-            () = cancel.cancelled() => {}
+            () = tokio::time::sleep(self.backoff.mul_f64(jitter)) => {}
+            () = self.cancel.cancelled() => {}
         }
-        backoff = (backoff * 2).min(LONGEST_BACKOFF);
+        self.backoff = (self.backoff * 2).min(LONGEST_BACKOFF);
+        Ok(())
     }
 }

@@ -23,7 +23,8 @@ pub struct SizedTable {
 pub async fn tables(client: &Client, names: &[TableName]) -> anyhow::Result<Vec<SizedTable>> {
     let schemas: Vec<&str> = names.iter().map(|name| name.schema.as_str()).collect();
     let plain: Vec<&str> = names.iter().map(|name| name.name.as_str()).collect();
-    let rows = client.query(include_str!("sql/tables.sql"), &[&schemas, &plain]).await.context("read tables")?;
+    let rows =
+        client.query(include_str!("sql/tables.sql"), &[&schemas, &plain]).await.context("read tables")?;
     let mut tables = Vec::with_capacity(names.len());
     for name in names {
         let row = rows.iter().find(|row| {
@@ -45,9 +46,11 @@ async fn table(client: &Client, name: &TableName, row: &tokio_postgres::Row) -> 
             .into());
     }
     if row.get::<_, &str>("persistence") != "p" {
-        return Err(Failure::config(format!("table {name} is unlogged or temporary: it has no WAL to follow"))
-            .hint("alter table … set logged, or leave it out of source.tables")
-            .into());
+        return Err(Failure::config(format!(
+            "table {name} is unlogged or temporary: it has no WAL to follow"
+        ))
+        .hint("alter table … set logged, or leave it out of source.tables")
+        .into());
     }
     let identity = row.get::<_, &str>("identity").bytes().next().and_then(Identity::from_byte);
     let identity = identity.with_context(|| format!("table {name} has an unknown replica identity"))?;
@@ -56,13 +59,8 @@ async fn table(client: &Client, name: &TableName, row: &tokio_postgres::Row) -> 
     if columns.iter().all(|column| column.key_position.is_none()) {
         return Err(without_key(name, identity).into());
     }
-    let table = Table {
-        id: RelationId(id),
-        schema: name.schema.clone(),
-        name: name.name.clone(),
-        identity,
-        columns,
-    };
+    let table =
+        Table { id: RelationId(id), schema: name.schema.clone(), name: name.name.clone(), identity, columns };
     Ok(SizedTable { table, blocks: row.get::<_, i64>("blocks").unsigned_abs(), rows: row.get("rows") })
 }
 
@@ -79,7 +77,9 @@ fn without_key(name: &TableName, identity: Identity) -> Failure {
         ),
         Identity::Default | Identity::Full => (
             "it has no primary key, or a deferrable one",
-            format!("alter table {table} add primary key (…), or alter table {table} replica identity using index …"),
+            format!(
+                "alter table {table} add primary key (…), or alter table {table} replica identity using index …"
+            ),
         ),
     };
     Failure::config(format!("table {name} has no key by which to find a row again: {why}")).hint(hint)
@@ -116,9 +116,11 @@ pub struct Publication {
 
 /// `None` when there is no publication of that name.
 pub async fn publication(client: &Client, name: &str) -> anyhow::Result<Option<Publication>> {
-    let rows = client.query(include_str!("sql/publication.sql"), &[&name]).await.context("read the publication")?;
+    let rows =
+        client.query(include_str!("sql/publication.sql"), &[&name]).await.context("read the publication")?;
     let Some(first) = rows.first() else { return Ok(None) };
-    let complete = ["inserts", "updates", "deletes", "truncates"].iter().all(|kind| first.get::<_, bool>(*kind));
+    let complete =
+        ["inserts", "updates", "deletes", "truncates"].iter().all(|kind| first.get::<_, bool>(*kind));
     let table = |row: &tokio_postgres::Row| {
         Some(TableName::new(row.get::<_, Option<String>>("schema")?, row.get::<_, Option<String>>("name")?))
     };
@@ -164,19 +166,25 @@ pub async fn setting(client: &Client, name: &str) -> anyhow::Result<String> {
 pub async fn check_settings(client: &Client, slots: usize) -> anyhow::Result<()> {
     let wal_level = setting(client, "wal_level").await?;
     if wal_level != "logical" {
-        return Err(Failure::environment(format!("the source has wal_level = {wal_level}; decoding needs logical"))
-            .hint("alter system set wal_level = logical, then restart PostgreSQL")
-            .into());
+        return Err(Failure::environment(format!(
+            "the source has wal_level = {wal_level}; decoding needs logical"
+        ))
+        .hint("alter system set wal_level = logical, then restart PostgreSQL")
+        .into());
     }
     let row = client
         .query_one(include_str!("sql/free_slots.sql"), &[])
         .await
         .context("count replication slots and walsenders")?;
-    for (name, free) in [("max_replication_slots", row.get::<_, i64>(0)), ("max_wal_senders", row.get::<_, i64>(1))] {
+    for (name, free) in
+        [("max_replication_slots", row.get::<_, i64>(0)), ("max_wal_senders", row.get::<_, i64>(1))]
+    {
         if free < slots as i64 {
-            return Err(Failure::environment(format!("the source has {free} left of {name}; {slots} are needed"))
-                .hint(format!("drop what is not used, or raise {name} and restart PostgreSQL"))
-                .into());
+            return Err(Failure::environment(format!(
+                "the source has {free} left of {name}; {slots} are needed"
+            ))
+            .hint(format!("drop what is not used, or raise {name} and restart PostgreSQL"))
+            .into());
         }
     }
     Ok(())

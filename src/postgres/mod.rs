@@ -11,6 +11,7 @@
 //! | [`quote`] | identifiers and literals |
 
 pub mod auth;
+pub mod catalog;
 pub mod connect;
 pub mod error;
 pub mod frames;

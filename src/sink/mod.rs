@@ -83,6 +83,7 @@ pub enum Stage {
     Streaming,
 }
 
+/// Why the target did not take something.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
     #[error("{0}")]
@@ -100,6 +101,9 @@ pub trait Sink: Send + Sync + 'static {
 
     /// Checks that the server answers and can take every column of every table; changes nothing. Returns what it runs.
     fn check(&self, tables: &[Table]) -> impl Future<Output = anyhow::Result<String>> + Send;
+
+    /// The first of the tables' targets that exists and holds rows.
+    fn occupied(&self, tables: &[Table]) -> impl Future<Output = anyhow::Result<Option<String>>> + Send;
 
     /// Makes room: database, tables, checkpoint table; what exists and fits is used as it is.
     fn prepare(&self, tables: &[Table]) -> impl Future<Output = anyhow::Result<()>> + Send;

@@ -66,6 +66,10 @@ impl Sink for NullSink {
         Ok("null".to_owned())
     }
 
+    async fn occupied(&self, _: &[Table]) -> anyhow::Result<Option<String>> {
+        Ok(None)
+    }
+
     async fn prepare(&self, _: &[Table]) -> anyhow::Result<()> {
         Ok(())
     }

@@ -87,7 +87,10 @@ mod tests {
                 nap.observe(found, Duration::ZERO);
             }
             let longest_reached = nap.before_read() == Some(LONGEST);
-            assert!(longest_reached || (capacity / 4..=capacity / 2).contains(&found), "{bytes_per_ms}: {found}");
+            assert!(
+                longest_reached || (capacity / 4..=capacity / 2).contains(&found),
+                "{bytes_per_ms}: {found}"
+            );
         }
     }
 }

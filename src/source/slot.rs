@@ -9,10 +9,7 @@ use tokio_postgres::Client;
 
 use crate::{
     failure::Failure,
-    postgres::{
-        quote::identifier,
-        wire::{Wire, WireError},
-    },
+    postgres::{WireError, quote::identifier, wire::Wire},
     units::Lsn,
 };
 
@@ -76,7 +73,11 @@ pub struct NewSlot {
 }
 
 /// Makes a slot and exports its snapshot. Waits for transactions that are running now.
-pub async fn create_with_snapshot(wire: &mut Wire, name: &str, temporary: bool) -> Result<NewSlot, WireError> {
+pub async fn create_with_snapshot(
+    wire: &mut Wire,
+    name: &str,
+    temporary: bool,
+) -> Result<NewSlot, WireError> {
     let temporary = if temporary { "TEMPORARY " } else { "" };
     let options = if wire.server_version() >= 150_000 { "(SNAPSHOT 'export')" } else { "EXPORT_SNAPSHOT" };
     let name = identifier(name);
@@ -91,7 +92,8 @@ pub async fn create_with_snapshot(wire: &mut Wire, name: &str, temporary: bool) 
 /// A permanent slot of the current position, without a snapshot.
 pub async fn create(client: &Client, name: &str) -> anyhow::Result<Lsn> {
     let sql = "select lsn::text from pg_catalog.pg_create_logical_replication_slot($1, 'pgoutput')";
-    let row = client.query_one(sql, &[&name]).await.with_context(|| format!("create replication slot {name}"))?;
+    let row =
+        client.query_one(sql, &[&name]).await.with_context(|| format!("create replication slot {name}"))?;
     Ok(row.get::<_, &str>(0).parse()?)
 }
 

@@ -13,8 +13,9 @@ use crate::{
     change::Event,
     config::SourceEndpoint,
     postgres::{
+        WireError,
         quote::{identifier, literal},
-        wire::{SessionKind, Wire, WireError},
+        wire::{SessionKind, Wire},
     },
     units::{Lsn, PgMicros},
 };

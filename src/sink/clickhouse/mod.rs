@@ -219,6 +219,21 @@ impl Sink for ClickHouseSink {
         Ok(version.concat())
     }
 
+    async fn occupied(&self, tables: &[Table]) -> anyhow::Result<Option<String>> {
+        for table in tables {
+            let sql = format!(
+                "select coalesce(total_rows, 0) from system.tables where database = {} and name = {}",
+                literal(self.database()),
+                literal(&table_name(&table.schema, &table.name))
+            );
+            let rows: Vec<u64> = self.rows(&sql).await?;
+            if rows.first().is_some_and(|rows| *rows > 0) {
+                return Ok(Some(table.to_string()));
+            }
+        }
+        Ok(None)
+    }
+
     async fn prepare(&self, tables: &[Table]) -> anyhow::Result<()> {
         let database = identifier(self.database());
         self.execute(&format!("create database if not exists {database}"))

@@ -5,8 +5,9 @@ use crate::{
     change::Table,
     config::{SourceEndpoint, TableName},
     postgres::{
+        WireError,
         quote::{identifier, literal, qualified},
-        wire::{SessionKind, Wire, WireError},
+        wire::{SessionKind, Wire},
     },
     source::copy::{CopyDecoder, CopyError, CopyRow},
 };
@@ -24,6 +25,8 @@ pub enum RangeError {
 #[derive(Debug)]
 pub enum RangeStep<'a> {
     Row(CopyRow<'a>),
+    /// A message without a row: the format's header or trailer.
+    NoRow,
     /// Nothing complete is here: [`RangeReader::fill`].
     NeedFill,
     /// The range is complete: [`RangeReader::finish`].
@@ -55,21 +58,14 @@ impl RangeReader {
 
     #[inline]
     pub fn next_step(&mut self) -> Result<RangeStep<'_>, RangeError> {
-        while let Some(frame) = self.wire.next_frame()? {
-            match frame.tag {
-                b'd' => {
-                    if let Some(row) = self.decoder.decode(frame.body)? {
-                        return Ok(RangeStep::Row(row));
-                    }
-                }
-                b'c' => return Ok(RangeStep::Done),
-                other => {
-                    let text = format!("a message `{}` inside COPY", char::from(other));
-                    return Err(WireError::Protocol(text).into());
-                }
+        let Some(frame) = self.wire.next_frame()? else { return Ok(RangeStep::NeedFill) };
+        match frame.tag {
+            b'd' => Ok(self.decoder.decode(frame.body)?.map_or(RangeStep::NoRow, RangeStep::Row)),
+            b'c' => Ok(RangeStep::Done),
+            other => {
+                Err(WireError::Protocol(format!("a message `{}` inside COPY", char::from(other))).into())
             }
         }
-        Ok(RangeStep::NeedFill)
     }
 
     pub async fn fill(&mut self) -> Result<usize, WireError> {
