@@ -30,7 +30,7 @@ pub use counters::{Arrival, Counters};
 use self::checkpoint::{Resume, resume};
 use crate::{
     change::Table,
-    config::{BatchLimits, SourceEndpoint, TableName, TargetEndpoint},
+    config::{BatchLimits, Pipeline, SourceEndpoint, TableName, TargetEndpoint},
     failure::{Failure, Kind},
     postgres::{
         WireError,
@@ -55,6 +55,25 @@ pub struct PipeSpec {
     pub slot: String,
     pub snapshot_workers: u32,
     pub batch: BatchLimits,
+}
+
+impl PipeSpec {
+    /// A pipeline's pipe for these tables.
+    pub fn new(pipeline: &Pipeline, source: SourceEndpoint, tables: Vec<TableName>) -> anyhow::Result<Self> {
+        if tables.is_empty() {
+            return Err(Failure::config("source.tables names no table")
+                .hint("tables = [\"public.my_table\"] under [source]")
+                .into());
+        }
+        Ok(PipeSpec {
+            source,
+            tables,
+            publication: pipeline.publication.clone(),
+            slot: pipeline.slot.clone(),
+            snapshot_workers: pipeline.snapshot_workers,
+            batch: pipeline.batch,
+        })
+    }
 }
 
 /// Where a pipe writes.
