@@ -193,6 +193,36 @@ mod tests {
         assert!(pss_hash(b"\xA0\x02\x30").is_none());
     }
 
+    fn issued(common_name: &str, names: &[&str], algorithm: &'static rcgen::SignatureAlgorithm) -> Vec<u8> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = rcgen::CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, common_name);
+        let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
+        params.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn the_end_point_is_hashed_as_the_signature_was() {
+        let p256 = issued("db", &[], &rcgen::PKCS_ECDSA_P256_SHA256);
+        let p384 = issued("db", &[], &rcgen::PKCS_ECDSA_P384_SHA384);
+        assert_eq!(server_end_point(&p256), Some(Sha256::digest(&p256).to_vec()));
+        assert_eq!(server_end_point(&p384), Some(Sha384::digest(&p384).to_vec()));
+        assert_eq!(server_end_point(&issued("db", &[], &rcgen::PKCS_ED25519)), None);
+    }
+
+    #[test]
+    fn alternative_names_before_the_common_name() {
+        let named = |common_name, names: &[&str], host| {
+            is_for_host(&issued(common_name, names, &rcgen::PKCS_ECDSA_P256_SHA256), host).unwrap()
+        };
+        assert!(named("db", &["*.example.com", "127.0.0.1", "::1"], "a.example.com"));
+        assert!(named("db", &["127.0.0.1", "::1"], "::1"));
+        assert!(!named("db", &["other"], "db"), "a DNS name hides the common name");
+        assert!(named("db", &["127.0.0.1"], "db"), "an address does not");
+        assert!(!named("127.0.0.1", &["127.0.0.2"], "127.0.0.1"));
+        assert!(named("db", &[], "DB"));
+    }
+
     #[test]
     fn garbage_is_no_certificate() {
         assert!(is_for_host(b"garbage", "db").is_err());

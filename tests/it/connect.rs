@@ -151,7 +151,7 @@ async fn every_way_to_log_in() {
 /// The failures of both kinds of session for this endpoint.
 async fn failures(endpoint: &SourceEndpoint) -> Vec<Failure> {
     let wire = Wire::connect(endpoint, SessionKind::Sql, NAME).await.err().expect("no session");
-    let sql = sql_session(endpoint, NAME).await.err().expect("no session");
+    let sql = sql_session(endpoint, NAME).await.expect_err("no session");
     vec![wire.into(), sql.downcast().expect("a failure")]
 }
 

@@ -30,7 +30,7 @@ async fn encrypted(endpoint: &SourceEndpoint) -> Result<bool, WireError> {
     let mut wire = match Wire::connect(endpoint, SessionKind::LogicalReplication, NAME).await {
         Ok(wire) => wire,
         Err(error) => {
-            assert_eq!(sql.err().expect("both refuse").to_string(), error.to_string());
+            assert_eq!(sql.expect_err("both refuse").to_string(), error.to_string());
             return Err(error);
         }
     };
