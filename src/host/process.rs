@@ -18,7 +18,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Seek, SeekFrom},
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::process::{CommandExt, ExitStatusExt},
     },
     path::{Path, PathBuf},
@@ -30,7 +30,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal},
+    process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -272,7 +272,7 @@ impl Child {
     }
 
     /// Send each signal of `ladder` in turn until the child has ended, waiting for as long as it says after each;
-    /// SIGKILL after the last.
+    /// [`Child::kill_tree`] after the last.
     pub async fn stop(&mut self, ladder: &[(Signal, Duration)]) -> Result<()> {
         for &(signal, patience) in ladder {
             self.signal(signal)?;
@@ -280,24 +280,32 @@ impl Child {
                 return ended.map(drop);
             }
         }
-        self.signal(Signal::KILL)?;
-        self.wait().await.map(drop)
+        self.kill_tree().await
     }
 
     /// SIGKILL, as sudden as a power cut: the child and all its descendants at once. Returns when they are gone.
-    /// The child is stopped first, so that it cannot start another one meanwhile.
     pub async fn kill_tree(&mut self) -> Result<()> {
-        self.signal(Signal::STOP)?;
-        let descendants = descendants(self.pid());
-        self.signal(Signal::KILL)?;
-        for pidfd in &descendants {
-            let _ = pidfd_send_signal(pidfd, Signal::KILL);
-        }
+        let descendants = self.signal_tree()?;
         self.wait().await?;
         for pidfd in &descendants {
             until_readable(pidfd).await.context("wait for a descendant")?;
         }
         Ok(())
+    }
+
+    /// SIGKILL to the child and its descendants; gives the descendants. The child is stopped while they are listed,
+    /// so that it cannot start another one meanwhile.
+    fn signal_tree(&self) -> Result<Vec<OwnedFd>> {
+        self.signal(Signal::STOP)?;
+        let stopped_or_ended = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        // An error: it has been waited for already.
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), stopped_or_ended);
+        let descendants = descendants(self.pid());
+        self.signal(Signal::KILL)?;
+        for pidfd in &descendants {
+            let _ = pidfd_send_signal(pidfd, Signal::KILL);
+        }
+        Ok(descendants)
     }
 
     /// The last lines of the log, for an error message: starts with a newline, or is empty.
@@ -313,13 +321,23 @@ impl Child {
     }
 }
 
-/// Waits for the end: the lab's folder is about to be removed, and nothing may write into it any more.
+/// Waits for the end of all of it: a folder is about to be removed, and nothing may write into it any more.
 impl Drop for Child {
     fn drop(&mut self) {
-        let _ = self.signal(self.drop_signal);
-        if !self.wait_blocking(Duration::from_secs(5)) {
-            let _ = self.signal(Signal::KILL);
-            self.wait_blocking(Duration::from_secs(5));
+        let patience = Duration::from_secs(5);
+        if matches!(self.status(), Ok(Some(_))) {
+            return;
+        }
+        if self.drop_signal != Signal::KILL {
+            let _ = self.signal(self.drop_signal);
+            if self.wait_blocking(patience) {
+                return;
+            }
+        }
+        let descendants = self.signal_tree().unwrap_or_default();
+        self.wait_blocking(patience);
+        for pidfd in &descendants {
+            ends_within(pidfd, patience);
         }
     }
 }
@@ -470,6 +488,23 @@ mod tests {
             }
         };
         child.kill_tree().await.unwrap();
+        assert_eq!(usage::start_ticks(grandchild), None);
+    }
+
+    /// As a cancelled initdb, whose own children would still write into its folder.
+    #[test]
+    fn a_dropped_child_takes_its_children_along() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = shell(folder.path(), "setsid sleep 300 & echo $! > pid; wait").start().unwrap();
+        let file = folder.path().join("pid");
+        let grandchild: u32 = loop {
+            child.expect_running().unwrap();
+            match std::fs::read_to_string(&file).unwrap_or_default().trim().parse() {
+                Ok(pid) => break pid,
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        drop(child);
         assert_eq!(usage::start_ticks(grandchild), None);
     }
 

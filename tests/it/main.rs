@@ -1,1 +1,3 @@
 //! One integration binary: link time counts on two cores.
+
+mod lab;
