@@ -1,5 +1,6 @@
 //! One file per subcommand; what they share: parsing, tracing, signals, and how an error is told.
 
+pub mod lab;
 pub mod pipe;
 pub mod verify;
 
@@ -39,6 +40,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Real PostgreSQL and ClickHouse servers on this machine, without docker.
+    Lab(lab::LabArgs),
+    #[command(name = crate::lab::clickhouse::ENGINE_SUBCOMMAND, hide = true)]
+    ClickHouseEngine(lab::EngineArgs),
     /// Run a pipeline file's pipe until it is stopped: initial load, then changes as they come.
     Pipe(pipe::PipeArgs),
     /// Compare source and target, every row and every column.
@@ -79,7 +84,12 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     start_tracing();
     let json = cli.json;
-    match block_on(dispatch(cli)) {
+    let done = match cli.command {
+        // The engine brings threads of its own: no runtime beside it.
+        Command::ClickHouseEngine(args) => lab::run_clickhouse_engine(&args),
+        command => block_on(dispatch(command, json)),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => tell(&error, json),
     }
@@ -94,10 +104,12 @@ fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result
     result
 }
 
-async fn dispatch(cli: Cli) -> anyhow::Result<()> {
-    match cli.command {
-        Command::Pipe(args) => pipe::run(args, cli.json).await,
-        Command::Verify(args) => verify::run(args, cli.json).await,
+async fn dispatch(command: Command, json: bool) -> anyhow::Result<()> {
+    match command {
+        Command::Lab(args) => lab::run(args, json).await,
+        Command::Pipe(args) => pipe::run(args, json).await,
+        Command::Verify(args) => verify::run(args, json).await,
+        Command::ClickHouseEngine(_) => unreachable!("it was started without a runtime"),
     }
 }
 

@@ -1,3 +1,4 @@
 //! One integration binary: link time counts on two cores.
 
 mod connect;
+mod lab;
