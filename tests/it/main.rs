@@ -1,1 +1,4 @@
 //! One integration binary: link time counts on two cores.
+
+mod connect;
+mod server;

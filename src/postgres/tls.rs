@@ -1,0 +1,1 @@
+//! libpq's `sslmode` on rustls.
