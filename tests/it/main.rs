@@ -1,4 +1,5 @@
 //! One integration binary: link time counts on two cores.
 
 mod connect;
+mod lab;
 mod server;
