@@ -144,3 +144,72 @@ fn unsupported(request: i32) -> WireError {
     };
     WireError::Auth(format!("the server asks for {method}, which is not supported"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(code: i32, rest: &[u8]) -> Vec<u8> {
+        [&code.to_be_bytes(), rest].concat()
+    }
+
+    fn login(server_end_point: Option<&[u8]>) -> Login<'_> {
+        Login::new(Credentials { user: "ada", password: Some("secret"), server_end_point })
+    }
+
+    #[test]
+    fn mechanisms() {
+        const BOTH: &[u8] = b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0";
+        const PLAIN: &[u8] = b"SCRAM-SHA-256\0\0";
+        for (offer, hash, mechanism, header) in [
+            (BOTH, Some(&b"hash"[..]), "SCRAM-SHA-256-PLUS\0", "p=tls-server-end-point,,"),
+            (PLAIN, Some(b"hash"), "SCRAM-SHA-256\0", "y,,"),
+            (BOTH, None, "SCRAM-SHA-256\0", "n,,"),
+            (PLAIN, None, "SCRAM-SHA-256\0", "n,,"),
+        ] {
+            let mut out = BytesMut::new();
+            assert_eq!(login(hash).step(&request(10, offer), &mut out).unwrap(), Step::GoOn);
+            let text = String::from_utf8_lossy(&out[5..]).into_owned();
+            assert!(text.starts_with(mechanism) && text.contains(&format!("{header}n=,r=")), "{text}");
+        }
+        let only_plus = request(10, b"SCRAM-SHA-256-PLUS\0\0");
+        assert!(matches!(login(None).step(&only_plus, &mut BytesMut::new()), Err(WireError::Auth(_))));
+    }
+
+    #[test]
+    fn acceptance_in_the_middle_of_scram_is_refused() {
+        let mut out = BytesMut::new();
+        let mut login = login(None);
+        login.step(&request(10, b"SCRAM-SHA-256\0\0"), &mut out).unwrap();
+        assert!(matches!(login.step(&request(0, b""), &mut out), Err(WireError::Protocol(_))));
+    }
+
+    #[test]
+    fn requests_out_of_order_or_cut_short() {
+        for body in
+            [request(11, b"r=x"), request(12, b"v=x"), request(5, b"abc"), vec![0, 0], request(99, b"")]
+        {
+            assert!(login(None).step(&body, &mut BytesMut::new()).is_err(), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn a_forged_nonce_or_proof_is_refused() {
+        let mut out = BytesMut::new();
+        let mut login = login(None);
+        login.step(&request(10, b"SCRAM-SHA-256\0\0"), &mut out).unwrap();
+        let forged = request(11, b"r=forged,s=AAAA,i=4096");
+        assert!(matches!(login.step(&forged, &mut out), Err(WireError::Auth(_))));
+    }
+
+    #[test]
+    fn plain_logins() {
+        let mut out = BytesMut::new();
+        assert_eq!(login(None).step(&request(0, b""), &mut out).unwrap(), Step::Done);
+        assert!(out.is_empty());
+        login(None).step(&request(3, b""), &mut out).unwrap();
+        assert_eq!(&out[..], b"p\0\0\0\x0Bsecret\0");
+        let mut nobody = Login::new(Credentials { user: "ada", password: None, server_end_point: None });
+        assert!(matches!(nobody.step(&request(3, b""), &mut out), Err(WireError::Auth(_))));
+    }
+}

@@ -6,23 +6,28 @@
 //! refuses us ends the search, unless it is only starting up.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     io,
     net::SocketAddr,
     path::PathBuf,
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll},
     time::Duration,
 };
 
+use bytes::BytesMut;
+use postgres_protocol::message::frontend;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{TcpStream, UnixStream},
 };
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
-use super::{WireError, message, settings};
+use super::{
+    WireError, message, settings,
+    tls::{self, TlsSocket},
+};
 use crate::{
     config::{
         SourceEndpoint,
@@ -35,12 +40,16 @@ use crate::{
 pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsSocket>),
 }
 
 impl Stream {
     /// The hash of the server's certificate for SCRAM's channel binding (RFC 5929, `tls-server-end-point`).
     pub fn server_end_point(&self) -> Option<&[u8]> {
-        None
+        match self {
+            Stream::Tls(socket) => socket.server_end_point.as_deref(),
+            Stream::Tcp(_) | Stream::Unix(_) => None,
+        }
     }
 
     /// SO_RCVBUF; 0 when the kernel does not say.
@@ -48,18 +57,42 @@ impl Stream {
         let size = match self {
             Stream::Tcp(stream) => SockRef::from(stream).recv_buffer_size(),
             Stream::Unix(stream) => SockRef::from(stream).recv_buffer_size(),
+            Stream::Tls(socket) => SockRef::from(socket.stream.get_ref().0).recv_buffer_size(),
         };
         size.unwrap_or(0)
     }
 
     /// Waits for bytes and appends what there is to `buffer`, up to its capacity; 0 at the end. Cancel-safe.
     pub async fn read_available(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
-        self.read_buf(buffer).await
+        match self {
+            Stream::Tcp(stream) => stream.read_buf(buffer).await,
+            Stream::Unix(stream) => stream.read_buf(buffer).await,
+            Stream::Tls(socket) => poll_fn(|cx| poll_records(&mut socket.stream, cx, buffer)).await,
+        }
     }
 
-    fn is_encrypted(&self) -> bool {
-        false
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self, Stream::Tls(_))
     }
+}
+
+/// A TLS read gives one record, 16 KiB at most; takes all that are there. What is read stays in `buffer` whatever
+/// becomes of the future, since it is never pending after a byte.
+fn poll_records(
+    stream: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+    buffer: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    let before = buffer.len();
+    while buffer.len() < buffer.capacity() {
+        match pin!(stream.read_buf(buffer)).poll(cx) {
+            Poll::Ready(Ok(1..)) => {}
+            // An end or an error after some bytes comes again at the next read.
+            _ if buffer.len() > before => break,
+            outcome => return outcome,
+        }
+    }
+    Poll::Ready(Ok(buffer.len() - before))
 }
 
 /// Runs `$body` with `$stream` bound to the inner stream, pinned.
@@ -72,6 +105,10 @@ macro_rules! delegate {
             }
             Stream::Unix(inner) => {
                 let $stream = Pin::new(inner);
+                $body
+            }
+            Stream::Tls(inner) => {
+                let $stream = Pin::new(&mut inner.stream);
                 $body
             }
         }
@@ -245,12 +282,33 @@ async fn open(
 ) -> Result<Stream, WireError> {
     match address {
         Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
-        Address::Tcp { address, .. } => {
-            let stream = TcpStream::connect(address).await?;
+        Address::Tcp { host, address } => {
+            let mut stream = TcpStream::connect(address).await?;
             tune(&stream)?;
-            let _ = (endpoint, encryption);
-            Ok(Stream::Tcp(stream))
+            if encryption == Encryption::Never || !is_tls_agreed(&mut stream, encryption).await? {
+                return Ok(Stream::Tcp(stream));
+            }
+            Ok(Stream::Tls(Box::new(tls::handshake(stream, host, &endpoint.ssl).await?)))
         }
+    }
+}
+
+/// Asks for TLS. One byte is read and no more: anything behind it would be unauthenticated text that somebody slipped
+/// in before the handshake. Errors: a refusal where TLS is a must.
+async fn is_tls_agreed(stream: &mut TcpStream, encryption: Encryption) -> Result<bool, WireError> {
+    let mut request = BytesMut::new();
+    frontend::ssl_request(&mut request);
+    stream.write_all(&request).await?;
+    match stream.read_u8().await {
+        Ok(b'S') => Ok(true),
+        Ok(b'N') if encryption == Encryption::IfOffered => Ok(false),
+        Ok(b'N') => Err(WireError::Tls("the server has TLS switched off, and sslmode demands it".to_owned())),
+        // An error message here could be anybody's, so it is not shown.
+        Ok(_) => Err(WireError::Protocol(
+            "the server answers neither yes nor no to the request for TLS".to_owned(),
+        )),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(WireError::Closed),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -362,7 +420,7 @@ fn sql_error(error: tokio_postgres::Error) -> WireError {
     }
     let text = error.to_string();
     match error.into_source().map(|source| source.downcast::<io::Error>()) {
-        Some(Ok(source)) => WireError::Io(*source),
+        Some(Ok(source)) => WireError::from(*source),
         Some(Err(source)) => WireError::Auth(format!("{text}: {source}")),
         None => WireError::Protocol(text),
     }

@@ -12,7 +12,7 @@ pub enum WireError {
     #[error("cannot connect to PostgreSQL ({to}): {cause}")]
     Connect { to: String, cause: Box<WireError> },
     #[error("connection broken: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     #[error("the host name cannot be resolved: {0}")]
     Resolve(io::Error),
     #[error("no answer within {} s", .0.as_secs_f64())]
@@ -119,6 +119,16 @@ fn sqlstate_remedy(code: &str) -> Option<&'static str> {
         "55006" => Some("somebody else uses it: stop the other consumer of the slot"),
         "57P03" => Some("the server is starting up or shutting down: try again shortly"),
         _ => None,
+    }
+}
+
+/// What rustls reports travels inside an I/O error; it is told apart, since it does not pass by itself.
+impl From<io::Error> for WireError {
+    fn from(error: io::Error) -> WireError {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(inner) => WireError::Tls(super::tls::describe(inner)),
+            None => WireError::Io(error),
+        }
     }
 }
 

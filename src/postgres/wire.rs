@@ -141,7 +141,7 @@ impl Wire {
     /// The next complete message in the buffer, in place; `None`: [`Self::fill`] is needed.
     ///
     /// Notices and parameter changes are dealt with here and skipped. Errors: the server's ErrorResponse as
-    /// [`WireError::Server`]; a broken length.
+    /// [`WireError::Server`], which ends a copy (`finish_copy_out` then reads on to the next query); a broken length.
     #[inline]
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, WireError> {
         Ok(self.next_range()?.map(|(tag, body)| Frame { tag, body: self.incoming.slice(body) }))

@@ -2,4 +2,3 @@
 
 mod connect;
 mod lab;
-mod server;

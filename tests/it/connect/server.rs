@@ -13,16 +13,20 @@ use std::{
 use cdcprobe::config::{SourceEndpoint, endpoint::Host};
 use rustix::process::{Pid, Signal, getuid, kill_process};
 
-use crate::connect::endpoint;
+use super::{
+    certificates::{Authority, Pair},
+    endpoint,
+};
 
 const HBA: &str = "
 local all all trust
-host all,replication trusting 127.0.0.1/32 trust
+host all trusting,stubborn 127.0.0.1/32 trust
 host all clear 127.0.0.1/32 password
 host all md5 127.0.0.1/32 md5
 host all scram 127.0.0.1/32 scram-sha-256
 hostnossl all plain 127.0.0.1/32 scram-sha-256
 hostssl all encrypted 127.0.0.1/32 scram-sha-256
+hostssl all certified 127.0.0.1/32 cert
 ";
 
 const ROLES: &str = "
@@ -32,8 +36,14 @@ create role md5 login password 'secret';
 set password_encryption = 'scram-sha-256';
 create role clear login password 'secret';
 create role scram login password 'secret';
-create role plain login password 'secret';
-create role encrypted login password 'secret';
+create role plain login replication password 'secret';
+create role encrypted login replication password 'secret';
+create role certified login replication;
+create role stubborn login superuser replication;
+alter role stubborn set datestyle = 'German';
+alter role stubborn set statement_timeout = '5s';
+alter role stubborn set search_path = 'public';
+alter role stubborn set default_transaction_isolation = 'serializable';
 ";
 
 pub struct Server {
@@ -48,13 +58,18 @@ impl Server {
         static RUNNING: Mutex<Weak<Server>> = Mutex::new(Weak::new());
         let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         running.upgrade().unwrap_or_else(|| {
-            let server = Arc::new(Server::start(""));
+            let server = Arc::new(Server::start(None));
             *running = Arc::downgrade(&server);
             server
         })
     }
 
-    fn start(configuration: &str) -> Server {
+    /// A server of one's own, with TLS by this certificate; client certificates are taken from the authority.
+    pub fn with_tls(pair: &Pair, authority: &Authority) -> Server {
+        Self::start(Some((pair, authority)))
+    }
+
+    fn start(tls: Option<(&Pair, &Authority)>) -> Server {
         let folder = tempfile::tempdir().expect("a folder");
         give_to_server(folder.path());
         run(as_server("initdb")
@@ -63,9 +78,19 @@ impl Server {
         let port = free_port();
         let settings = format!(
             "port = {port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{}'\nwal_level = logical\n\
-             fsync = off\n{configuration}\n",
-            folder.path().display()
+             fsync = off\nssl = {}\nssl_ca_file = '{}'\n",
+            folder.path().display(),
+            if tls.is_some() { "on" } else { "off" },
+            if tls.is_some() { "root.crt" } else { "" },
         );
+        if let Some((pair, authority)) = tls {
+            write(&folder.path().join("data/server.crt"), &pair.certificate);
+            write(&folder.path().join("data/server.key"), &pair.key);
+            write(
+                &folder.path().join("data/root.crt"),
+                &fs::read_to_string(authority.root()).expect("a root"),
+            );
+        }
         write(&folder.path().join("data/postgresql.auto.conf"), &settings);
         write(&folder.path().join("data/pg_hba.conf"), HBA);
         let log = fs::File::create(folder.path().join("log")).expect("a log");
@@ -83,6 +108,11 @@ impl Server {
 
     pub fn tcp(&self, user: &str) -> SourceEndpoint {
         endpoint(Host::Tcp { host: "127.0.0.1".to_owned(), port: self.port }, user)
+    }
+
+    /// By name: it resolves to ::1 as well, where nobody listens.
+    pub fn localhost(&self, user: &str) -> SourceEndpoint {
+        endpoint(Host::Tcp { host: "localhost".to_owned(), port: self.port }, user)
     }
 
     pub fn unix(&self, user: &str) -> SourceEndpoint {
