@@ -8,24 +8,24 @@ use tokio_postgres::{Client, Statement, types::ToSql};
 use super::table::{self, TableState};
 use crate::{config::TableName, postgres::quote};
 
+/// Every session of ours has an empty search path, so the statements name the schema.
+const SCHEMA: &str = "public";
 const ACCOUNTS: &str = "pgbench_accounts";
 const TABLES: [&str; 4] = [ACCOUNTS, "pgbench_branches", "pgbench_tellers", "pgbench_history"];
 const ACCOUNTS_PER_SCALE: i32 = 100_000;
 const TELLERS_PER_SCALE: i32 = 10;
 
-/// Makes and fills pgbench's tables at `scale` as `pgbench -i` does, in the first schema of the search path. Tables that
-/// we made earlier at the same scale are kept as they are.
+/// Makes and fills pgbench's tables at `scale` as `pgbench -i` does, in schema `public`. Tables that we made earlier at
+/// the same scale are kept as they are.
 ///
 /// Errors: a configuration failure when one of them exists and is not ours.
 pub async fn create_tables(client: &Client, scale: u32) -> Result<TableState> {
-    let schema: Option<String> = client.query_one("select current_schema()", &[]).await?.try_get(0)?;
-    let schema = schema.context("the role's search path holds no schema")?;
     let mut kept = 0;
     for name in TABLES {
-        kept += u32::from(table::is_ours(client, &TableName::new(&schema, name)).await?);
+        kept += u32::from(table::is_ours(client, &TableName::new(SCHEMA, name)).await?);
     }
     let mark = format!("{}, pgbench scale {scale}", table::MARK);
-    if kept == TABLES.len() as u32 && comment(client, &schema).await? == mark {
+    if kept == TABLES.len() as u32 && comment(client).await? == mark {
         return Ok(TableState::Kept);
     }
     let sql = include_str!("sql/pgbench_tables.sql").replace("{scale}", &scale.to_string());
@@ -42,8 +42,8 @@ pub async fn create_tables(client: &Client, scale: u32) -> Result<TableState> {
     Ok(TableState::Created)
 }
 
-async fn comment(client: &Client, schema: &str) -> Result<String> {
-    let parameters: [&(dyn ToSql + Sync); 2] = [&schema, &ACCOUNTS];
+async fn comment(client: &Client) -> Result<String> {
+    let parameters: [&(dyn ToSql + Sync); 2] = [&SCHEMA, &ACCOUNTS];
     let row = client.query_one(include_str!("sql/table_state.sql"), &parameters).await?;
     Ok(row.try_get("comment")?)
 }
@@ -60,15 +60,16 @@ pub struct SimpleUpdate {
 }
 
 impl SimpleUpdate {
-    /// Prepares on `client`, whose search path must hold pgbench's tables. `stream` tells clients with one seed apart.
+    /// Prepares on `client`. `stream` tells clients with the same seed apart.
     pub async fn prepare(client: &Client, scale: u32, seed: u64, stream: u32) -> Result<Self> {
         let prepare = async |sql| client.prepare(sql).await.with_context(|| format!("prepare `{sql}`"));
         Ok(SimpleUpdate {
             begin: prepare("begin").await?,
-            update: prepare("update pgbench_accounts set abalance = abalance + $1 where aid = $2").await?,
-            select: prepare("select abalance from pgbench_accounts where aid = $1").await?,
+            update: prepare("update public.pgbench_accounts set abalance = abalance + $1 where aid = $2")
+                .await?,
+            select: prepare("select abalance from public.pgbench_accounts where aid = $1").await?,
             insert: prepare(
-                "insert into pgbench_history (tid, bid, aid, delta, mtime)
+                "insert into public.pgbench_history (tid, bid, aid, delta, mtime)
                  values ($1, $2, $3, $4, current_timestamp)",
             )
             .await?,

@@ -2,3 +2,5 @@
 
 mod connect;
 mod lab;
+mod load;
+mod verify;
