@@ -78,8 +78,25 @@ impl Failure {
         self
     }
 
-    /// The outermost failure in an error's chain.
+    /// The outermost failure in an error: among its contexts, which [`anyhow::Error::chain`] hides behind a type of
+    /// its own, then among the causes.
     pub fn find(error: &anyhow::Error) -> Option<&Failure> {
-        error.chain().find_map(|cause| cause.downcast_ref())
+        error.downcast_ref().or_else(|| error.chain().find_map(|cause| cause.downcast_ref()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_found_as_root_and_as_context() {
+        let root = anyhow::Error::from(Failure::config("root").hint("mend it")).context("outer");
+        assert_eq!(Failure::find(&root).unwrap().message, "root");
+        let context = anyhow::anyhow!("cause").context(Failure::environment("named")).context("outer");
+        assert_eq!(Failure::find(&context).unwrap().kind, Kind::Environment);
+        let both = anyhow::Error::from(Failure::config("inner")).context(Failure::environment("outer"));
+        assert_eq!(Failure::find(&both).unwrap().message, "outer");
+        assert!(Failure::find(&anyhow::anyhow!("plain")).is_none());
     }
 }

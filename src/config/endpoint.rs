@@ -1,5 +1,10 @@
 //! Where the servers are, who we are there, and how far we trust the network between.
 
+mod conninfo;
+mod passfile;
+mod source;
+mod target;
+
 use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Serialize, Serializer};
@@ -31,6 +36,9 @@ impl Serialize for Secret {
     }
 }
 
+/// `sslrootcert=system`: the authorities that this machine trusts.
+pub const SYSTEM_ROOTS: &str = "system";
+
 /// Where a PostgreSQL server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
@@ -58,7 +66,8 @@ pub enum SslMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SslOptions {
     pub mode: SslMode,
-    /// PEM file of the authorities to trust; `None`: libpq's `~/.postgresql/root.crt`, or the system's with `sslrootcert=system`.
+    /// PEM file of the authorities to trust, or [`SYSTEM_ROOTS`]. [`SourceEndpoint::parse`] fills in libpq's
+    /// `~/.postgresql/root.crt` when there is one (and `postgresql.crt`, `postgresql.key`); `None`: nobody is trusted.
     pub root_cert: Option<PathBuf>,
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,

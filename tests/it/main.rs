@@ -1,1 +1,6 @@
 //! One integration binary: link time counts on two cores.
+
+mod connect;
+mod lab;
+mod load;
+mod verify;

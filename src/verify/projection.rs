@@ -1,0 +1,258 @@
+//! How each side writes a column so that equal values are equal texts.
+//!
+//! PostgreSQL writes its own text wherever that is exact and cheap; ClickHouse is asked for the same text. Neither
+//! expression knows of our encoder: a mistake there shows here. Exceptions: floats are compared by their bits (every
+//! NaN is one), for the two servers write them differently; decimals without trailing zeros, for a target may have
+//! been made with another scale.
+
+use anyhow::Result;
+
+use super::{catalog::Column, order::KeyOrder};
+use crate::failure::{Failure, Kind};
+use crate::postgres::quote as pg;
+
+/// A column's two expressions and how its text is shown and ordered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Projection {
+    pub source: String,
+    pub target: String,
+    pub is_float: bool,
+    pub order: KeyOrder,
+    /// What to sort by, when the column is in the key.
+    pub source_order: String,
+    pub target_order: String,
+    /// Whether ranges can be cut by values of the column, and how a value is written for each side.
+    pub bound: Option<Bound>,
+}
+
+/// How a value of a key column is written as a bound of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// As it is: digits.
+    Number,
+    /// As a quoted text.
+    Text,
+    /// As a quoted text, cast to uuid in the source; the target compares texts.
+    Uuid,
+}
+
+/// Types by oid (`pg_type.dat`).
+mod oid {
+    pub const BOOL: u32 = 16;
+    pub const BYTEA: u32 = 17;
+    pub const INT8: u32 = 20;
+    pub const INT2: u32 = 21;
+    pub const INT4: u32 = 23;
+    pub const TEXT: u32 = 25;
+    pub const FLOAT4: u32 = 700;
+    pub const FLOAT8: u32 = 701;
+    pub const VARCHAR: u32 = 1043;
+    pub const DATE: u32 = 1082;
+    pub const TIME: u32 = 1083;
+    pub const TIMESTAMP: u32 = 1114;
+    pub const TIMESTAMPTZ: u32 = 1184;
+    pub const NUMERIC: u32 = 1700;
+    pub const UUID: u32 = 2950;
+}
+
+/// The target's side of a column.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetColumn<'a> {
+    pub name: &'a str,
+    /// As `system.columns` has it.
+    pub type_name: &'a str,
+    /// The column that is true where the source's array is NULL, which ClickHouse cannot say in the array itself.
+    pub is_null_companion: Option<&'a str>,
+}
+
+/// Both expressions of a column.
+///
+/// Errors: a broken invariant when the target's type cannot hold the source's values in a form that we can compare.
+pub fn project(column: &Column, target: TargetColumn<'_>) -> Result<Projection> {
+    let (source, target_name) = (pg::identifier(&column.name), identifier(target.name));
+    let base = base_type(target.type_name);
+    let kind = base.split('(').next().unwrap_or_default();
+    let plain = |order| Projection {
+        source: source.clone(),
+        target: target_name.clone(),
+        is_float: false,
+        order,
+        source_order: source.clone(),
+        target_order: target_name.clone(),
+        bound: None,
+    };
+    let written = |text: String, order| Projection { target: text, ..plain(order) };
+    let bytewise =
+        || Projection { source_order: format!("{source} collate \"C\""), ..plain(KeyOrder::Bytes) };
+    let projection = match (column.type_oid, kind) {
+        (oid::BOOL, "Bool") => {
+            written(format!("if(isNull({target_name}), NULL, if({target_name}, 't', 'f'))"), KeyOrder::Bytes)
+        }
+        (oid::INT2 | oid::INT4 | oid::INT8, integer) if is_integer(integer) => {
+            Projection { bound: Some(Bound::Number), ..plain(KeyOrder::Integer) }
+        }
+        (oid::FLOAT4, "Float32") => float(plain(KeyOrder::Float), "float4send", "reinterpretAsUInt32", 8),
+        (oid::FLOAT8, "Float64") => float(plain(KeyOrder::Float), "float8send", "reinterpretAsUInt64", 16),
+        (oid::NUMERIC, "Decimal") => {
+            let source_text = format!("trim_scale({source})");
+            Projection {
+                source: source_text,
+                target: format!("toString({target_name})"),
+                ..plain(KeyOrder::Decimal)
+            }
+        }
+        (oid::TEXT | oid::VARCHAR, "String") => Projection { bound: Some(Bound::Text), ..bytewise() },
+        (oid::BYTEA, "String") => {
+            written(format!("concat('\\\\x', lower(hex({target_name})))"), KeyOrder::Bytes)
+        }
+        (oid::UUID, "UUID") => {
+            let text = format!("toString({target_name})");
+            Projection {
+                target: text.clone(),
+                target_order: text,
+                bound: Some(Bound::Uuid),
+                ..plain(KeyOrder::Bytes)
+            }
+        }
+        (oid::DATE, "Date32" | "Date") => plain(KeyOrder::Temporal),
+        (oid::TIME, "Time64") => written(
+            trimmed(&format!("toString(CAST({target_name} AS Nullable(Time64(6))))")),
+            KeyOrder::Bytes,
+        ),
+        (oid::TIMESTAMP, "DateTime64") => written(utc(&target_name), KeyOrder::Temporal),
+        (oid::TIMESTAMPTZ, "DateTime64") => {
+            written(format!("concat({}, '+00')", utc(&target_name)), KeyOrder::Temporal)
+        }
+        (array, "Array") if element_oid(array).is_some() => {
+            let element = element_oid(array).expect("just asked");
+            written(array_text(element, target, &target_name), KeyOrder::Bytes)
+        }
+        // Whatever else the target keeps as text must be PostgreSQL's own text.
+        (_, "String") => Projection {
+            source: format!("{source}::text"),
+            source_order: format!("{source}::text collate \"C\""),
+            ..plain(KeyOrder::Bytes)
+        },
+        _ => return Err(incomparable(column, target).into()),
+    };
+    Ok(projection)
+}
+
+fn incomparable(column: &Column, target: TargetColumn<'_>) -> Failure {
+    let (name, oid, held) = (&column.name, column.type_oid, target.type_name);
+    Failure::new(Kind::Invariant, format!("column {name} (type oid {oid}) cannot be compared with {held}"))
+        .hint("give the target's column the type that `docs/types.md` names for the source's")
+}
+
+/// `Nullable` and `LowCardinality` taken off.
+fn base_type(type_name: &str) -> &str {
+    let wrapped = ["Nullable(", "LowCardinality("].iter().find_map(|wrapper| type_name.strip_prefix(wrapper));
+    match wrapped.and_then(|inner| inner.strip_suffix(')')) {
+        Some(inner) => base_type(inner),
+        None => type_name,
+    }
+}
+
+fn is_integer(kind: &str) -> bool {
+    kind.trim_start_matches('U').strip_prefix("Int").is_some_and(|bits| bits.parse::<u16>().is_ok())
+}
+
+fn float(plain: Projection, send: &str, reinterpret: &str, digits: u32) -> Projection {
+    let (source, target) = (&plain.source, &plain.target);
+    Projection {
+        source: format!("case when {source} = 'NaN' then 'NaN' else encode({send}({source}), 'hex') end"),
+        target: format!(
+            "if(isNaN({target}), 'NaN', lower(leftPad(hex({reinterpret}({target})), {digits}, '0')))"
+        ),
+        is_float: true,
+        ..plain
+    }
+}
+
+/// A time of day or timestamp without the zeros, and the point, that PostgreSQL does not write.
+fn trimmed(text: &str) -> String {
+    format!("trimRight(trimRight({text}, '0'), '.')")
+}
+
+/// A DateTime64 as PostgreSQL writes it in UTC. With six digits there is always a point, so that no zero of the seconds
+/// is trimmed.
+fn utc(column: &str) -> String {
+    trimmed(&format!("toString(CAST({column} AS Nullable(DateTime64(6, 'UTC'))))"))
+}
+
+fn element_oid(array: u32) -> Option<u32> {
+    Some(match array {
+        1005 => oid::INT2,
+        1007 => oid::INT4,
+        1016 => oid::INT8,
+        1009 => oid::TEXT,
+        1015 => oid::VARCHAR,
+        _ => return None,
+    })
+}
+
+/// PostgreSQL's array literal (manual, section "Array Input and Output Syntax") of a ClickHouse array.
+fn array_text(element: u32, target: TargetColumn<'_>, name: &str) -> String {
+    let text = match element {
+        oid::TEXT | oid::VARCHAR => {
+            r#"multiIf(x IS NULL, 'NULL', x = '' OR lower(x) = 'null' OR match(x, '[{},"\\\\ \\t\\n\\r\\x0b\\f]'), concat('"', replaceAll(replaceAll(x, '\\', '\\\\'), '"', '\\"'), '"'), x)"#
+        }
+        _ => "ifNull(toString(x), 'NULL')",
+    };
+    let literal =
+        format!("concat('{{', arrayStringConcat(arrayMap(x -> assumeNotNull({text}), {name}), ','), '}}')");
+    match target.is_null_companion {
+        Some(companion) => format!("if({}, NULL, {literal})", identifier(companion)),
+        None => literal,
+    }
+}
+
+/// A name quoted for ClickHouse.
+pub fn identifier(name: &str) -> String {
+    format!("`{}`", name.replace('\\', "\\\\").replace('`', "\\`"))
+}
+
+/// A text quoted for ClickHouse.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn projected(type_oid: u32, type_name: &str) -> Result<Projection> {
+        let column = Column { name: "c".to_owned(), type_oid };
+        project(&column, TargetColumn { name: "c", type_name, is_null_companion: None })
+    }
+
+    #[test]
+    fn wrappers_do_not_hide_the_type() {
+        for (name, base) in [
+            ("Nullable(Int32)", "Int32"),
+            ("LowCardinality(Nullable(String))", "String"),
+            ("Array(Nullable(String))", "Array(Nullable(String))"),
+            ("DateTime64(6, 'UTC')", "DateTime64(6, 'UTC')"),
+        ] {
+            assert_eq!(base_type(name), base);
+        }
+    }
+
+    #[test]
+    fn types_that_cannot_be_compared_are_named() {
+        for (oid, name) in
+            [(oid::FLOAT8, "Float32"), (oid::INT4, "Float64"), (oid::TEXT, "Int32"), (oid::UUID, "Date")]
+        {
+            let error = projected(oid, name).expect_err("must refuse").to_string();
+            assert!(error.contains("column c") && error.contains(name), "{error}");
+        }
+        assert!(projected(oid::INT8, "Nullable(Int64)").is_ok());
+        assert!(projected(oid::INT8, "UInt256").is_ok());
+    }
+
+    #[test]
+    fn names_and_texts_are_quoted_for_clickhouse() {
+        assert_eq!(identifier("a`b\\c"), "`a\\`b\\\\c`");
+        assert_eq!(literal("it's \\"), "'it\\'s \\\\'");
+    }
+}

@@ -1,0 +1,1 @@
+SELECT engine FROM system.tables WHERE database = ? AND name = ?
