@@ -46,3 +46,46 @@ pub struct Sample {
     pub meter: String,
     pub values: Values,
 }
+
+/// Names of meters and of the values in their samples: whoever records and whoever analyses have to agree. Counters
+/// are cumulative; positions in the WAL are bytes since its beginning (exact up to 2^53).
+pub mod meter {
+    /// `flush_lsn_bytes` (the source's flushed WAL), `confirmed_lsn_bytes` (the slot's), read in one query.
+    pub const SLOT: &str = "slot";
+    /// The pipe's counters: `received_bytes decoded_rows durable_rows durable_blocks retries in_flight_blocks
+    /// buffered_bytes nap_us source_wait_us sink_wait_us durable_lsn_bytes commit_lag_s`. `commit_lag_s` is now minus
+    /// the commit time of the last durable transaction, by the source's clock.
+    pub const PIPE: &str = "pipe";
+    /// One sample a block, at the instant at which the target acknowledged it: `rows`, `bytes`.
+    pub const ARRIVAL: &str = "arrival";
+    /// `process.walsender`, `process.pipe`, `process.clickhouse`: `cpu_s` (user + system, cumulative),
+    /// `resident_bytes`.
+    pub const PROCESS: &str = "process.";
+    /// `rows` in the target's tables.
+    pub const TARGET: &str = "target";
+    /// `rows` and `statements` acknowledged by the source since the phase `load` began, read once more after its end;
+    /// `clients`; `closed_loop` 1 or 0.
+    pub const LOAD: &str = "load";
+    /// One sample at each fence, durable: `lsn_bytes`, `written_rows`, `target_rows`, `backlog_rows`, all since the
+    /// phase `load` (or `copy`) began.
+    pub const FENCE: &str = "fence";
+    /// One sample a comparison of source and target: `verified_rows lost_rows extra_rows differing_rows`.
+    /// Written before the repeat's last phase ends.
+    pub const VERIFY: &str = "verify";
+}
+
+/// Names of phases that the analysis looks for. `point["probe"]` names the probe.
+pub mod phase {
+    /// drain: the writers run.
+    pub const LOAD: &str = "load";
+    /// drain: from the writers' stop until the fence is durable.
+    pub const DRAIN: &str = "drain";
+    /// drain: a second slot is read into nothing, the same changes.
+    pub const DECODE_ONLY: &str = "decode_only";
+    /// backfill: slot, exported snapshot, plan, tables.
+    pub const SETUP: &str = "setup";
+    /// backfill: from the first COPY until the last block is durable.
+    pub const COPY: &str = "copy";
+    /// backfill: the same ranges read into nothing.
+    pub const COPY_ONLY: &str = "copy_only";
+}

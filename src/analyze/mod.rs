@@ -2,7 +2,13 @@
 //! output, on any machine, years later. Formulae, tolerances and biases: docs/measuring.md.
 
 pub mod bootstrap;
+pub mod conservation;
+pub mod drain;
+pub mod lag;
+pub mod latency;
 pub mod rate;
+pub mod run;
+pub mod verdict;
 
 /// The median of sorted values; `None` of none.
 pub fn median(sorted: &[f64]) -> Option<f64> {
