@@ -1,6 +1,19 @@
 //! Names of what is measured, and single measurements.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+/// Where in a sweep a figure was taken, and of what: `{workers: "4"}`, `{process: "pipe"}`. Empty: the whole probe.
+pub type Point = BTreeMap<String, String>;
+
+/// What one reading of a meter holds, by name; each name ends in its unit.
+pub type Values = BTreeMap<String, f64>;
+
+/// A point from its labels.
+pub fn point<const N: usize>(labels: [(&str, &str); N]) -> Point {
+    labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
 
 /// Which way is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,5 +44,5 @@ impl Metric {
 pub struct Sample {
     pub t_us: u64,
     pub meter: String,
-    pub values: std::collections::BTreeMap<String, f64>,
+    pub values: Values,
 }

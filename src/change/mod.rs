@@ -2,8 +2,10 @@
 
 pub mod event;
 pub mod relation;
+pub mod table;
 pub mod tuple;
 
-pub use event::{Event, OldRow};
+pub use event::{Event, OldRow, Prepared};
 pub use relation::{Column, Identity, Relation, RelationId};
+pub use table::{Table, TableColumn};
 pub use tuple::{Tuple, Value};

@@ -9,7 +9,7 @@ use std::{
     fs::OpenOptions,
     io::{BufRead, BufReader, Write},
     os::unix::{fs::OpenOptionsExt, process::CommandExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{ChildStdout, Command, Stdio},
     time::Duration,
 };
@@ -23,7 +23,7 @@ use crate::{
     failure::Failure,
     host::process,
     lab::{
-        Lab, LabOptions, clickhouse,
+        Lab, LabOptions, clickhouse, generated_name,
         install::{self, Choice},
         progress::Progress,
         state::{self, LabState},
@@ -192,10 +192,14 @@ impl Interrupt {
 }
 
 /// Start ourselves again as the leader of a session of its own, and wait for the line that says the lab is ready.
-async fn up_detached(args: UpArgs, json: bool) -> Result<()> {
+async fn up_detached(mut args: UpArgs, json: bool) -> Result<()> {
     // Here, where its progress is seen.
     install::resolve(&args.binaries.choice(), &Progress::stderr()).await?;
-    let log = state::default_folder()?.join("up.log");
+    let name = args.name.take().unwrap_or_else(generated_name);
+    let folder = state::default_folder()?;
+    state::check_free(&folder, &name)?;
+    let log = state::background_log(&folder, &name);
+    args.name = Some(name);
     let ready = tokio::task::spawn_blocking(move || start_detached(&args, &log)).await??;
     let state: LabState = serde_json::from_str(&ready).context("read the detached lab's answer")?;
     match json {
@@ -204,9 +208,9 @@ async fn up_detached(args: UpArgs, json: bool) -> Result<()> {
     }
 }
 
-fn start_detached(args: &UpArgs, log: &PathBuf) -> Result<String> {
+fn start_detached(args: &UpArgs, log: &Path) -> Result<String> {
     state::prepare_folder(&state::default_folder()?)?;
-    let log_file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(log);
+    let log_file = OpenOptions::new().create(true).append(true).mode(0o600).open(log);
     let log_file = log_file.with_context(|| format!("open {}", log.display()))?;
     let mut command = Command::new(std::env::current_exe().context("find this program's own file")?);
     command.args(up_arguments(args)).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
@@ -218,11 +222,9 @@ fn start_detached(args: &UpArgs, log: &PathBuf) -> Result<String> {
         Some(line) => Ok(line),
         None => {
             let status = child.wait().context("wait for the lab in the background")?;
-            let said = std::fs::read_to_string(log).unwrap_or_default();
-            bail!(Failure::environment(format!(
-                "the lab in the background ends ({status}):\n{}",
-                said.trim()
-            )))
+            let said = process::log_tail(log);
+            let _ = std::fs::remove_file(log);
+            bail!(Failure::environment(format!("the lab in the background does not start ({status}){said}")))
         }
     }
 }
@@ -319,6 +321,7 @@ async fn down(name: Option<&str>, json: bool) -> Result<()> {
     }
     // If its owner died instead of stopping, this cleans up.
     state::list(&folder)?;
+    let _ = std::fs::remove_file(state::background_log(&folder, &lab.name));
     match json {
         true => print(&json!({ "stopped": lab.name }).to_string()),
         false => print(&format!("lab {} is down", lab.name)),

@@ -4,6 +4,7 @@
 //! what TOML may hold (`deny_unknown_fields`); [`Pipeline`] is what the rest of the program sees.
 
 pub mod endpoint;
+pub mod load;
 pub mod pipeline;
 pub mod probe;
 pub mod raw;

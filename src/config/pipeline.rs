@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use serde::{Serialize, Serializer};
 
 use super::{Probe, SourceEndpoint, TargetEndpoint};
-use crate::units::ByteSize;
+use crate::{failure::Failure, units::ByteSize};
 
 /// A pipeline file after defaults, environment and `--set`. Endpoints are `None` where a lab must provide them.
 #[derive(Clone, Debug)]
@@ -66,6 +66,48 @@ impl TableName {
     }
 }
 
+/// Reads `schema.table` or `table` (of schema public); double quotes as in SQL keep dots and capitals.
+impl std::str::FromStr for TableName {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let bad = || {
+            Failure::config(format!("{text:?} is no table name"))
+                .hint("write schema.table; double-quote parts with dots, spaces or capitals, as in SQL")
+        };
+        let (first, rest) = name_part(text).ok_or_else(bad)?;
+        let Some(rest) = rest.strip_prefix('.') else {
+            return if rest.is_empty() { Ok(TableName::new("public", first)) } else { Err(bad()) };
+        };
+        match name_part(rest) {
+            Some((second, "")) => Ok(TableName::new(first, second)),
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// One part of a name and what follows it; unquoted parts are folded to lower case, as SQL does.
+fn name_part(text: &str) -> Option<(String, &str)> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let end = text.find(['.', '"']).unwrap_or(text.len());
+        return (end > 0).then(|| (text[..end].to_lowercase(), &text[end..]));
+    };
+    let mut name = String::new();
+    let mut rest = quoted;
+    loop {
+        let end = rest.find('"')?;
+        name.push_str(&rest[..end]);
+        rest = &rest[end + 1..];
+        match rest.strip_prefix('"') {
+            Some(after) => {
+                name.push('"');
+                rest = after;
+            }
+            None => return (!name.is_empty()).then_some((name, rest)),
+        }
+    }
+}
+
 /// `schema.name`, for people; SQL goes through the quoting functions.
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,5 +118,25 @@ impl fmt::Display for TableName {
 impl Serialize for TableName {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_names_read_as_sql_reads_them() {
+        for (text, schema, name) in [
+            ("t", "public", "t"),
+            ("App.T", "app", "t"),
+            (r#""App"."my.T""#, "App", "my.T"),
+            (r#"s."a"" b""#, "s", "a\" b"),
+        ] {
+            assert_eq!(text.parse::<TableName>().unwrap(), TableName::new(schema, name));
+        }
+        for bad in ["", ".", "a.", ".b", "a.b.c", r#""a"#, r#""".b"#, r#"a"b"#] {
+            assert!(bad.parse::<TableName>().is_err(), "{bad}");
+        }
     }
 }

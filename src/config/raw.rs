@@ -118,7 +118,7 @@ pub struct RawProbe {
     pub expect: BTreeMap<String, RawBounds>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawBounds {
     pub min: Option<f64>,

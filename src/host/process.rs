@@ -308,12 +308,9 @@ impl Child {
         Ok(descendants)
     }
 
-    /// The last lines of the log, for an error message: starts with a newline, or is empty.
+    /// The last lines of its log, as [`log_tail`] gives them.
     pub fn log_tail(&self) -> String {
-        match log_tail(&self.log) {
-            Ok(tail) if !tail.is_empty() => format!("; the last lines of {}:\n{tail}", self.log.display()),
-            _ => String::new(),
-        }
+        log_tail(&self.log)
     }
 
     fn wait_blocking(&mut self, patience: Duration) -> bool {
@@ -412,7 +409,15 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-fn log_tail(path: &Path) -> io::Result<String> {
+/// The last lines of a log, for an error message: begins with `; `, or is empty if there is nothing to tell.
+pub fn log_tail(log: &Path) -> String {
+    match read_tail(log) {
+        Ok(tail) if !tail.is_empty() => format!("; the end of its log:\n{tail}"),
+        _ => String::new(),
+    }
+}
+
+fn read_tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();
     file.seek(SeekFrom::Start(size.saturating_sub(LOG_TAIL_BYTES)))?;
@@ -475,18 +480,22 @@ mod tests {
         assert!(child.expect_running().unwrap_err().to_string().contains("killed by signal 9"));
     }
 
+    /// A child that has a child of its own, in another session; and that one's pid.
+    fn parent(folder: &Path) -> (Child, u32) {
+        let mut child = shell(folder, "setsid sleep 300 & echo $! > pid; wait").start().unwrap();
+        loop {
+            child.expect_running().unwrap();
+            match std::fs::read_to_string(folder.join("pid")).unwrap_or_default().trim().parse() {
+                Ok(grandchild) => return (child, grandchild),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
     #[tokio::test]
     async fn kill_tree_takes_grandchildren_in_sessions_of_their_own() {
         let folder = tempfile::tempdir().unwrap();
-        let mut child = shell(folder.path(), "setsid sleep 300 & echo $! > pid; wait").start().unwrap();
-        let file = folder.path().join("pid");
-        let grandchild: u32 = loop {
-            child.expect_running().unwrap();
-            match std::fs::read_to_string(&file).unwrap_or_default().trim().parse() {
-                Ok(pid) => break pid,
-                Err(_) => tokio::task::yield_now().await,
-            }
-        };
+        let (mut child, grandchild) = parent(folder.path());
         child.kill_tree().await.unwrap();
         assert_eq!(usage::start_ticks(grandchild), None);
     }
@@ -495,15 +504,7 @@ mod tests {
     #[test]
     fn a_dropped_child_takes_its_children_along() {
         let folder = tempfile::tempdir().unwrap();
-        let mut child = shell(folder.path(), "setsid sleep 300 & echo $! > pid; wait").start().unwrap();
-        let file = folder.path().join("pid");
-        let grandchild: u32 = loop {
-            child.expect_running().unwrap();
-            match std::fs::read_to_string(&file).unwrap_or_default().trim().parse() {
-                Ok(pid) => break pid,
-                Err(_) => std::thread::yield_now(),
-            }
-        };
+        let (child, grandchild) = parent(folder.path());
         drop(child);
         assert_eq!(usage::start_ticks(grandchild), None);
     }

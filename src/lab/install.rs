@@ -11,7 +11,7 @@
 //! Without a network: put the archive, as named in packages.toml, into `downloads/` of the cache.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io::{self, Read},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -312,13 +312,18 @@ impl Package {
     async fn lock(&self, cache: &Path, progress: &Progress) -> Result<File> {
         let path = cache.join(format!("{}.lock", self.key()));
         let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
-        if file.try_lock().is_ok() {
-            return Ok(file);
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("lock {}", path.display()));
+            }
         }
         let step = progress.step(&format!("waiting for another install of {}", self.title()), None);
-        let wait = move || file.lock().map(|()| file);
-        let file =
-            tokio::task::spawn_blocking(wait).await?.with_context(|| format!("lock {}", path.display()))?;
+        // Not the blocking call: Ctrl-C could not interrupt it.
+        while let Err(TryLockError::WouldBlock) = file.try_lock() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         step.done();
         Ok(file)
     }
@@ -384,7 +389,7 @@ impl Package {
                 "-m pip download --quiet --no-input --disable-pip-version-check --no-deps --only-binary=:all: \
                  --python-version 3.12 -d ."
             }
-            Client::Npm => "pack --silent --ignore-scripts",
+            Client::Npm => "pack --loglevel=error --ignore-scripts",
         };
         let wanted = match self.client {
             Client::Pip => format!("{}=={}", self.name, self.version),

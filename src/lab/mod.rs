@@ -25,6 +25,7 @@ use std::{
     io::Write,
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -34,7 +35,10 @@ use tempfile::TempDir;
 use crate::{
     config::{Secret, SourceEndpoint, TargetEndpoint},
     failure::Failure,
-    host::account,
+    host::{
+        account,
+        process::{Child, Spawn},
+    },
 };
 use clickhouse::ClickHouse;
 use install::{Binaries, Choice};
@@ -202,6 +206,29 @@ async fn start_clickhouse(options: &LabOptions, binaries: &Binaries, folder: &Pa
     Ok(node)
 }
 
+/// Start `spawn` into `slot` and try `answers` until it succeeds. Error: the child ends, with the end of its log, or
+/// does not answer within `patience`; it is then left to the owner of `slot`.
+///
+/// Not `AsyncFn`: the compiler cannot see that its futures are Send.
+async fn start_child<F: Future<Output = Result<()>>>(
+    slot: &mut Option<Child>,
+    spawn: &Spawn,
+    patience: Duration,
+    answers: impl Fn() -> F,
+) -> Result<()> {
+    let child = slot.insert(spawn.start()?);
+    let deadline = Instant::now() + patience;
+    while let Err(error) = answers().await {
+        child.expect_running()?;
+        if Instant::now() > deadline {
+            bail!("no answer within {} s ({error:#}){}", patience.as_secs(), child.log_tail());
+        }
+        // Between two attempts; an end meanwhile is noticed after the next one.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
 fn initial_state(options: &LabOptions, folder: &Path) -> Result<LabState> {
     let owner = ProcessId::of(std::process::id()).context("find ourselves in /proc")?;
     Ok(LabState {
@@ -253,7 +280,8 @@ fn expose(password: Option<&Secret>) -> &str {
     password.map_or("", Secret::expose)
 }
 
-fn generated_name() -> String {
+/// `lab-` and six letters or digits.
+pub fn generated_name() -> String {
     let letters =
         rand::rng().sample_iter(Alphanumeric).take(6).map(|byte| char::from(byte).to_ascii_lowercase());
     format!("lab-{}", letters.collect::<String>())
@@ -314,6 +342,21 @@ mod tests {
         let (a, b) = (random_password(), random_password());
         assert_ne!(a.expose(), b.expose());
         assert_eq!(a.expose().len(), 32);
+    }
+
+    /// So that it may be spawned.
+    #[test]
+    fn starting_and_stopping_are_send() {
+        fn start_and_stop() -> impl Future + Send {
+            async { Lab::start(&LabOptions::default()).await?.stop().await }
+        }
+        fn restart(mut lab: Lab) -> impl Future + Send {
+            async move {
+                lab.postgres().kill9().await?;
+                lab.clickhouse().start().await
+            }
+        }
+        let _ = (start_and_stop, restart);
     }
 
     #[test]

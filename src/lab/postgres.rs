@@ -14,7 +14,7 @@ use std::{
     fs,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -156,8 +156,10 @@ impl Postgres {
         }
         let arguments = ["-D".into(), self.data_folder().into_os_string()];
         let spawn = self.spawn("postgres").args(arguments).log(&self.log()).last_signal(Signal::QUIT);
-        self.child = Some(spawn.start()?);
-        self.until_ready().await.context("start PostgreSQL")
+        let config = sql_config(&self.endpoint());
+        let answers = || select_one(&config);
+        let started = super::start_child(&mut self.child, &spawn, START_PATIENCE, answers).await;
+        started.map_err(|error| error.context(Failure::environment("PostgreSQL does not start")))
     }
 
     /// A fast shutdown: clients are cut off, a checkpoint is written.
@@ -212,7 +214,8 @@ impl Postgres {
             .args(fixed.split(' '))
             .args([format!("--username={USER}")])
             .args([option("--pwfile=", &password_file), option("--pgdata=", &self.data_folder())]);
-        let made = initdb.run(INITDB_PATIENCE).await.context("create a PostgreSQL cluster");
+        let failed = || Failure::environment("initdb cannot create a PostgreSQL cluster");
+        let made = initdb.run(INITDB_PATIENCE).await.with_context(failed);
         fs::remove_file(&password_file).context("remove the initial password")?;
         made?;
         self.write_settings()
@@ -233,23 +236,6 @@ impl Postgres {
         let mut text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         text.push_str(&lines);
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))
-    }
-
-    async fn until_ready(&mut self) -> Result<()> {
-        let config = sql_config(&self.endpoint());
-        let deadline = Instant::now() + START_PATIENCE;
-        loop {
-            if select_one(&config).await.is_ok() {
-                return Ok(());
-            }
-            let child = self.child.as_mut().expect("start() has set it");
-            child.expect_running()?;
-            if Instant::now() > deadline {
-                bail!("PostgreSQL does not answer within {} s{}", START_PATIENCE.as_secs(), child.log_tail());
-            }
-            // Between two attempts; its end would be noticed at the next one.
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
     }
 }
 

@@ -66,7 +66,7 @@ pub struct ClickHouseState {
     pub log: PathBuf,
 }
 
-/// A lab, as its file describes it.
+/// A lab, as its file describes it. The nodes' processes are those of its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LabState {
     pub name: String,
@@ -169,6 +169,20 @@ pub fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Error: no name for a lab, or a living lab has it.
+pub fn check_free(folder: &Path, name: &str) -> Result<()> {
+    check_name(name)?;
+    match list(folder)?.iter().any(|lab| lab.name == name) {
+        true => bail!(name_taken(name)),
+        false => Ok(()),
+    }
+}
+
+fn name_taken(name: &str) -> Failure {
+    Failure::config(format!("a lab named {name} exists already"))
+        .hint(format!("choose another --name, or stop it: cdcprobe lab down --name {name}"))
+}
+
 /// All labs whose owner lives, sorted by name. Stale ones are cleaned up on the way.
 pub fn list(folder: &Path) -> Result<Vec<LabState>> {
     let entries = match fs::read_dir(folder) {
@@ -205,7 +219,13 @@ fn clean_up(path: &Path, state: &LabState) {
     if !state.keep && super::is_lab_folder(&state.data_folder) {
         let _ = fs::remove_dir_all(&state.data_folder);
     }
+    let _ = fs::remove_file(path.with_extension("log"));
     let _ = fs::remove_file(path);
+}
+
+/// Where the lab `name` writes when it runs in the background.
+pub fn background_log(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.log"))
 }
 
 /// The one lab that is meant: by name, or the only one that runs.

@@ -31,6 +31,8 @@ pub struct Counters {
     pub nap_us: AtomicU64,
     pub source_wait_us: AtomicU64,
     pub sink_wait_us: AtomicU64,
+    /// The walsender's process on the source; 0 before the first session.
+    pub walsender_pid: AtomicU64,
     /// End of the last commit decoded.
     decoded_lsn: AtomicU64,
     /// Everything up to here is durable in the target and noted in its checkpoint.

@@ -13,6 +13,7 @@
 //! | [`quote`] | identifiers and literals |
 
 pub mod auth;
+pub mod catalog;
 pub mod certificate;
 pub mod connect;
 pub mod error;

@@ -13,6 +13,7 @@ use std::{
 
 use cdcprobe::{
     config::{Secret, SourceEndpoint, TargetEndpoint},
+    failure::{Failure, Kind},
     host::usage,
     lab::{
         Lab, LabOptions,
@@ -242,7 +243,8 @@ async fn nothing_is_left_of_a_start_that_postgres_fails() {
     let error =
         Lab::start(&LabOptions { postgres_settings: settings, ..in_folder(root.path()) }).await.unwrap_err();
     let message = format!("{error:#}");
-    assert!(message.contains("start PostgreSQL") && message.contains("shared_buffers"), "{message}");
+    assert_eq!(Failure::find(&error).unwrap().kind, Kind::Environment);
+    assert!(message.contains("PostgreSQL does not start") && message.contains("shared_buffers"), "{message}");
     expect_empty(root.path());
 }
 
@@ -255,7 +257,10 @@ async fn nothing_is_left_of_a_start_that_clickhouse_fails() {
     let binaries = Choice { clickhouse: Some(program.to_path_buf()), ..Choice::default() };
     let error = Lab::start(&LabOptions { binaries, ..in_folder(root.path()) }).await.unwrap_err();
     let message = format!("{error:#}");
-    assert!(message.contains("start ClickHouse") && message.contains("no engine today"), "{message}");
+    assert!(
+        message.contains("ClickHouse does not start") && message.contains("no engine today"),
+        "{message}"
+    );
     expect_empty(root.path());
 }
 

@@ -1,0 +1,62 @@
+//! A source table as its catalog describes it: what a sink needs to know to make room for it.
+
+use super::{Identity, Relation, RelationId};
+
+/// One published column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableColumn {
+    pub name: String,
+    pub type_oid: u32,
+    /// `atttypmod`, -1 for none.
+    pub typmod: i32,
+    /// As PostgreSQL writes it (`numeric(10,2)`), for messages.
+    pub type_name: String,
+    pub not_null: bool,
+    /// Position within the key that identifies a row, from 0.
+    pub key_position: Option<u16>,
+}
+
+/// A table, its columns in attribute order, and its key: the replica identity, or the primary key under FULL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    pub id: RelationId,
+    pub schema: String,
+    pub name: String,
+    pub identity: Identity,
+    pub columns: Vec<TableColumn>,
+}
+
+impl Table {
+    /// The key's columns in key order.
+    pub fn key(&self) -> Vec<&TableColumn> {
+        let mut key: Vec<_> = self.columns.iter().filter(|column| column.key_position.is_some()).collect();
+        key.sort_by_key(|column| column.key_position);
+        key
+    }
+
+    /// What differs between this table and the shape in which the stream announces it; `None` when nothing does.
+    pub fn difference(&self, relation: &Relation) -> Option<String> {
+        if (&self.schema, &self.name) != (&relation.schema, &relation.name) {
+            return Some(format!("it is now called {}.{}", relation.schema, relation.name));
+        }
+        if self.identity != relation.identity {
+            return Some(format!("its replica identity is now {:?}", relation.identity));
+        }
+        if self.columns.len() != relation.columns.len() {
+            return Some(format!("it had {} columns, now {}", self.columns.len(), relation.columns.len()));
+        }
+        let pairs = self.columns.iter().zip(&relation.columns);
+        pairs.into_iter().find_map(|(ours, theirs)| {
+            let same =
+                (&ours.name, ours.type_oid, ours.typmod) == (&theirs.name, theirs.type_oid, theirs.typmod);
+            (!same).then(|| format!("column {} changed (name, type or type modifier)", ours.name))
+        })
+    }
+}
+
+/// `schema.name`, for people.
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.schema, self.name)
+    }
+}

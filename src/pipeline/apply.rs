@@ -1,0 +1,288 @@
+//! Events to rows: what each message of the stream means for the target's tables. No I/O.
+
+use std::{collections::HashMap, sync::Arc, time::Instant};
+
+use anyhow::{Context, bail};
+
+use super::{
+    Counters,
+    batcher::Batcher,
+    deliver::{Flush, Position},
+};
+use crate::{
+    change::{Event, OldRow, Relation, RelationId, Table, Tuple, Value},
+    config::BatchLimits,
+    failure::Failure,
+    sink::{Block, EncodeError, RowMeta, Sink, clickhouse::encode::ValueError},
+    units::{Lsn, PgMicros},
+};
+
+/// Logical messages with this prefix are ours; their content does not matter.
+pub const FENCE_PREFIX: &str = "cdcprobe";
+
+/// What the caller has to do before the next message.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    Go,
+    /// Send what has been collected.
+    Flush,
+    /// Send what has been collected, wait until it is durable, then remove these tables' rows below the version.
+    Truncate {
+        tables: Vec<Arc<Table>>,
+        before: Lsn,
+    },
+}
+
+struct TableState<S: Sink> {
+    table: Arc<Table>,
+    block: Option<S::Block>,
+}
+
+/// What an announced relation is to us.
+#[derive(Clone, Copy)]
+enum Place {
+    Table(usize),
+    /// In the publication, not in `source.tables`.
+    Ignored,
+}
+
+/// Collects one session's rows into blocks, table by table.
+pub struct Applier<S: Sink> {
+    sink: Arc<S>,
+    tables: Vec<TableState<S>>,
+    places: HashMap<RelationId, Place>,
+    /// The last relation looked up: runs of rows are of one table.
+    last: Option<(RelationId, Place)>,
+    batcher: Batcher,
+    commit_time: PgMicros,
+    in_transaction: bool,
+    /// The end of the last commit seen, until it is handed on.
+    position: Option<Position>,
+    rows: u64,
+    counters: Arc<Counters>,
+}
+
+impl<S: Sink> Applier<S> {
+    pub fn new(sink: Arc<S>, tables: &[Arc<Table>], limits: BatchLimits, counters: Arc<Counters>) -> Self {
+        let tables =
+            tables.iter().map(|table| TableState { table: Arc::clone(table), block: None }).collect();
+        Applier {
+            sink,
+            tables,
+            places: HashMap::new(),
+            last: None,
+            batcher: Batcher::new(limits),
+            commit_time: PgMicros::default(),
+            in_transaction: false,
+            position: None,
+            rows: 0,
+            counters,
+        }
+    }
+
+    /// One message. `lsn` is that of the change's own record.
+    #[inline]
+    pub fn handle(&mut self, lsn: Lsn, event: Event<'_>) -> anyhow::Result<Step> {
+        match event {
+            Event::Insert { relation, new, .. } => self.insert(lsn, relation, new)?,
+            Event::Update { relation, old, new, .. } => self.update(lsn, relation, old, new)?,
+            Event::Delete { relation, old, .. } => self.delete(lsn, relation, old)?,
+            Event::Begin { commit_time, .. } => {
+                self.commit_time = commit_time;
+                self.in_transaction = true;
+            }
+            Event::Commit { end_lsn, commit_time, .. } => self.commit(end_lsn, commit_time),
+            Event::Relation { relation, .. } => self.announce(&relation)?,
+            Event::Truncate { relations, .. } => return self.truncate(lsn, &relations),
+            Event::Message { prefix, .. } if prefix == FENCE_PREFIX.as_bytes() => self.batcher.add_fence(),
+            Event::Message { .. } | Event::Origin { .. } | Event::Type { .. } => {}
+            other => bail!("the server sent {other:?}, which was not asked for"),
+        }
+        Ok(if self.batcher.is_full() { Step::Flush } else { Step::Go })
+    }
+
+    /// The server has sent everything up to `wal_end`: outside of a transaction nothing before it is left.
+    pub fn keepalive(&mut self, wal_end: Lsn) {
+        if !self.in_transaction {
+            self.advance(Position { lsn: wal_end, commit_time: None });
+        }
+    }
+
+    fn commit(&mut self, end_lsn: Lsn, commit_time: PgMicros) {
+        self.in_transaction = false;
+        self.counters.set_decoded_lsn(end_lsn);
+        self.advance(Position { lsn: end_lsn, commit_time: Some(commit_time) });
+    }
+
+    fn advance(&mut self, next: Position) {
+        let before = self.position.map_or(self.counters.durable_lsn(), |position| position.lsn);
+        if next.lsn > before {
+            let commit_time = next.commit_time.or(self.position.and_then(|position| position.commit_time));
+            self.position = Some(Position { commit_time, ..next });
+        }
+    }
+
+    fn announce(&mut self, relation: &Relation) -> anyhow::Result<()> {
+        let index = self.tables.iter().position(|state| {
+            state.table.id == relation.id
+                || (&state.table.schema, &state.table.name) == (&relation.schema, &relation.name)
+        });
+        let place = match index {
+            None => Place::Ignored,
+            Some(index) => {
+                let table = &self.tables[index].table;
+                if table.id != relation.id {
+                    return Err(changed(table, "it was dropped and made anew").into());
+                }
+                if let Some(difference) = table.difference(relation) {
+                    return Err(changed(table, &difference).into());
+                }
+                Place::Table(index)
+            }
+        };
+        self.places.insert(relation.id, place);
+        self.last = None;
+        Ok(())
+    }
+
+    #[inline]
+    fn place(&mut self, relation: RelationId) -> anyhow::Result<Place> {
+        if let Some((last, place)) = self.last
+            && last == relation
+        {
+            return Ok(place);
+        }
+        let place = *self
+            .places
+            .get(&relation)
+            .with_context(|| format!("rows of relation {} came before its description", relation.0))?;
+        self.last = Some((relation, place));
+        Ok(place)
+    }
+
+    #[inline]
+    fn push(
+        &mut self,
+        relation: RelationId,
+        lsn: Lsn,
+        write: impl FnOnce(&mut S::Block, &Table, RowMeta) -> Result<(), EncodeError>,
+    ) -> anyhow::Result<()> {
+        let Place::Table(index) = self.place(relation)? else { return Ok(()) };
+        let meta = RowMeta { lsn, committed_at: self.commit_time };
+        let state = &mut self.tables[index];
+        let block = match &mut state.block {
+            Some(block) => block,
+            empty => empty
+                .insert(self.sink.block(&state.table).map_err(|error| encode_failure(&state.table, error))?),
+        };
+        let before = block.bytes();
+        write(block, &state.table, meta).map_err(|error| encode_failure(&state.table, error))?;
+        self.batcher.add_row(block.bytes() - before);
+        self.rows += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn insert(&mut self, lsn: Lsn, relation: RelationId, new: Tuple<'_>) -> anyhow::Result<()> {
+        self.push(relation, lsn, |block, _, meta| block.push(new.values(), meta))
+    }
+
+    fn delete(&mut self, lsn: Lsn, relation: RelationId, old: OldRow<'_>) -> anyhow::Result<()> {
+        self.push(relation, lsn, |block, _, meta| block.push_tombstone(old.tuple().values(), meta))
+    }
+
+    fn update(
+        &mut self,
+        lsn: Lsn,
+        relation: RelationId,
+        old: Option<OldRow<'_>>,
+        new: Tuple<'_>,
+    ) -> anyhow::Result<()> {
+        if let Some(old) = old {
+            self.push_old_key(lsn, relation, old.tuple(), new)?;
+        }
+        self.push(relation, lsn, |block, _, meta| match old {
+            Some(OldRow::Full(old)) => block.push(merged(old, new), meta),
+            _ => block.push(new.values(), meta),
+        })
+    }
+
+    /// A tombstone for the old key, where the update changed it.
+    fn push_old_key(
+        &mut self,
+        lsn: Lsn,
+        relation: RelationId,
+        old: Tuple<'_>,
+        new: Tuple<'_>,
+    ) -> anyhow::Result<()> {
+        let Place::Table(index) = self.place(relation)? else { return Ok(()) };
+        if !key_changed(&self.tables[index].table, old, new) {
+            return Ok(());
+        }
+        self.push(relation, lsn, |block, _, meta| block.push_tombstone(old.values(), meta))
+    }
+
+    fn truncate(&mut self, lsn: Lsn, relations: &[RelationId]) -> anyhow::Result<Step> {
+        let mut tables = Vec::new();
+        for relation in relations {
+            if let Place::Table(index) = self.place(*relation)? {
+                tables.push(Arc::clone(&self.tables[index].table));
+            }
+        }
+        Ok(if tables.is_empty() { Step::Go } else { Step::Truncate { tables, before: lsn } })
+    }
+
+    /// To be called once after each run of messages: brings the shared counters and the clock up to date.
+    pub fn settle(&mut self, now: Instant) {
+        Counters::add(&self.counters.decoded_rows, std::mem::take(&mut self.rows));
+        if self.position.is_some() || self.tables.iter().any(|state| state.block.is_some()) {
+            self.batcher.touch(now);
+        }
+    }
+
+    pub fn batcher(&self) -> &Batcher {
+        &self.batcher
+    }
+
+    /// Takes what has been collected; `None` when that is nothing.
+    pub fn take(&mut self) -> Option<Flush<S>> {
+        self.batcher.clear();
+        let blocks: Vec<_> = self
+            .tables
+            .iter_mut()
+            .filter_map(|state| Some((Arc::clone(&state.table), state.block.take()?)))
+            .collect();
+        let position = self.position.take();
+        (!blocks.is_empty() || position.is_some()).then_some(Flush { blocks, position, arrived: None })
+    }
+}
+
+/// The new row, its unchanged TOAST values taken from the old one.
+fn merged<'a>(old: Tuple<'a>, new: Tuple<'a>) -> impl Iterator<Item = Value<'a>> {
+    new.values().zip(old.values()).map(|(new, old)| if new == Value::Unchanged { old } else { new })
+}
+
+fn key_changed(table: &Table, old: Tuple<'_>, new: Tuple<'_>) -> bool {
+    let columns = table.columns.iter().zip(old.values().zip(new.values()));
+    columns
+        .filter(|(column, _)| column.key_position.is_some())
+        .any(|(_, (old, new))| new != Value::Unchanged && old != new)
+}
+
+fn changed(table: &Table, difference: &str) -> Failure {
+    Failure::source(format!("table {table} has changed while it was followed: {difference}"))
+        .hint("schema changes cannot be followed yet: load the tables anew into another target.database")
+}
+
+pub fn encode_failure(table: &Table, error: EncodeError) -> Failure {
+    let hint = match &error {
+        EncodeError::Value { error: ValueError::UnchangedToast, .. } => format!(
+            "alter table {table} replica identity full: then updates carry the values that they leave alone"
+        ),
+        EncodeError::Value { .. } => {
+            "mend the value in the source, or leave the table out of source.tables".to_owned()
+        }
+        _ => "leave the table out of source.tables".to_owned(),
+    };
+    Failure::config(format!("table {table}: {error}")).hint(hint)
+}

@@ -1,0 +1,174 @@
+//! The initial load: workers copy ctid ranges of all tables on one exported snapshot, straight into blocks.
+//!
+//! Each worker owns a connection, a block, and at most one insert under way while it fills the next block.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
+};
+
+use anyhow::{Context, bail};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{Counters, PipeSpec, apply::encode_failure, deliver};
+use crate::{
+    change::Table,
+    failure::{Failure, Kind},
+    postgres::catalog::SizedTable,
+    sink::{Block, RowMeta, Sink},
+    source::snapshot::{BlockRange, RangeReader, RangeStep, plan},
+    units::{Lsn, PgMicros},
+};
+
+/// Snapshot rows lose against every streamed change, whatever its LSN (docs/architecture.md).
+pub const SNAPSHOT_VERSION: Lsn = Lsn::ZERO;
+
+/// What all workers share.
+struct Shared<S: Sink> {
+    spec: PipeSpec,
+    sink: Arc<S>,
+    tables: Vec<Arc<Table>>,
+    ranges: Mutex<VecDeque<BlockRange>>,
+    snapshot: String,
+    meta: RowMeta,
+    counters: Arc<Counters>,
+    stop: CancellationToken,
+}
+
+/// Copies every row of `tables` that `snapshot` sees; returns when all are durable.
+pub async fn load_tables<S: Sink>(
+    spec: &PipeSpec,
+    tables: &[SizedTable],
+    snapshot: &str,
+    sink: &Arc<S>,
+    counters: &Arc<Counters>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let blocks: Vec<u64> = tables.iter().map(|table| table.blocks).collect();
+    let shared = Arc::new(Shared {
+        spec: spec.clone(),
+        sink: Arc::clone(sink),
+        tables: tables.iter().map(|table| Arc::new(table.table.clone())).collect(),
+        ranges: Mutex::new(plan(&blocks, spec.snapshot_workers).into()),
+        snapshot: snapshot.to_owned(),
+        meta: RowMeta { lsn: SNAPSHOT_VERSION, committed_at: PgMicros::now() },
+        counters: Arc::clone(counters),
+        stop: stop.clone(),
+    });
+    let mut workers = JoinSet::new();
+    for _ in 0..spec.snapshot_workers.max(1) {
+        workers.spawn(work(Arc::clone(&shared)));
+    }
+    while let Some(done) = workers.join_next().await {
+        done.context("a snapshot worker failed")??;
+    }
+    Ok(())
+}
+
+impl<S: Sink> Shared<S> {
+    fn next_range(&self) -> Option<BlockRange> {
+        self.ranges.lock().expect("nobody panics while holding it").pop_front()
+    }
+}
+
+async fn work<S: Sink>(shared: Arc<Shared<S>>) -> anyhow::Result<()> {
+    let reader = RangeReader::open(&shared.spec.source, &shared.snapshot).await;
+    let mut worker =
+        Worker { reader: reader.context("open a snapshot session")?, open: None, sending: None, shared };
+    while let Some(range) = worker.shared.next_range() {
+        worker.copy(range).await?;
+    }
+    worker.send_open().await?;
+    worker.await_sending().await?;
+    worker.reader.close().await;
+    Ok(())
+}
+
+struct Worker<S: Sink> {
+    shared: Arc<Shared<S>>,
+    reader: RangeReader,
+    /// The table being copied, and its rows so far.
+    open: Option<(usize, S::Block)>,
+    sending: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl<S: Sink> Worker<S> {
+    async fn copy(&mut self, range: BlockRange) -> anyhow::Result<()> {
+        if self.open.as_ref().is_some_and(|(table, _)| *table != range.table) {
+            self.send_open().await?;
+        }
+        let table = Arc::clone(&self.shared.tables[range.table]);
+        let context = || format!("copy {table}");
+        self.reader.start(&table, range).await.with_context(context)?;
+        loop {
+            match self.take_rows(&table, range.table).with_context(context)? {
+                Taken::Done => break,
+                Taken::Full => self.send_open().await?,
+                Taken::NeedFill => {
+                    if self.shared.stop.is_cancelled() {
+                        bail!(Failure::new(Kind::Interrupted, "interrupted while tables were copied"));
+                    }
+                    let bytes = self.reader.fill().await.with_context(context)?;
+                    Counters::add(&self.shared.counters.received_bytes, bytes as u64);
+                }
+            }
+        }
+        self.reader.finish().await.with_context(context)
+    }
+
+    /// Encodes the rows that are here.
+    fn take_rows(&mut self, table: &Table, index: usize) -> anyhow::Result<Taken> {
+        let limits = self.shared.spec.batch;
+        let (_, block) = match &mut self.open {
+            Some(open) => open,
+            empty => {
+                let block = self.shared.sink.block(table).map_err(|error| encode_failure(table, error))?;
+                empty.insert((index, block))
+            }
+        };
+        let before = block.rows();
+        let taken = loop {
+            match self.reader.next_step()? {
+                RangeStep::NoRow => {}
+                RangeStep::NeedFill => break Taken::NeedFill,
+                RangeStep::Done => break Taken::Done,
+                RangeStep::Row(row) => {
+                    block
+                        .push(row.values(), self.shared.meta)
+                        .map_err(|error| encode_failure(table, error))?;
+                    if block.rows() >= limits.max_rows || block.bytes() as u64 >= limits.max_bytes.0 {
+                        break Taken::Full;
+                    }
+                }
+            }
+        };
+        Counters::add(&self.shared.counters.decoded_rows, u64::from(block.rows() - before));
+        Ok(taken)
+    }
+
+    async fn send_open(&mut self) -> anyhow::Result<()> {
+        let Some((table, block)) = self.open.take() else { return Ok(()) };
+        self.await_sending().await?;
+        let shared = Arc::clone(&self.shared);
+        self.sending = Some(tokio::spawn(async move {
+            let table = &shared.tables[table];
+            deliver::write(shared.sink.as_ref(), table, block, &shared.counters, &shared.stop).await
+        }));
+        Ok(())
+    }
+
+    async fn await_sending(&mut self) -> anyhow::Result<()> {
+        let Some(sending) = self.sending.take() else { return Ok(()) };
+        let began = std::time::Instant::now();
+        let sent = sending.await.context("an insert's task failed")?;
+        self.shared.counters.sink_wait_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+        sent
+    }
+}
+
+enum Taken {
+    NeedFill,
+    Full,
+    Done,
+}

@@ -1,0 +1,179 @@
+//! The replication stream: `START_REPLICATION`, messages in, status updates out.
+//!
+//! Hazard: naps block the thread (their lengths are below a timer's resolution), so a stream belongs on a thread of its
+//! own. Status updates are the caller's duty, on time even while it does not read: the walsender counts silence only.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    nap::Nap,
+    pgoutput::{DecodeError, Decoder},
+};
+use crate::{
+    change::Event,
+    config::SourceEndpoint,
+    postgres::{
+        WireError,
+        quote::{identifier, literal},
+        wire::{SessionKind, Wire},
+    },
+    units::{Lsn, PgMicros},
+};
+
+/// What ended a stream.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("at {lsn}: {error}")]
+    Decode { lsn: Lsn, error: DecodeError },
+}
+
+/// One message of the stream, borrowed from the receive buffer.
+#[derive(Debug)]
+pub enum Message<'a> {
+    Change {
+        /// Of the change's own WAL record; 0 for messages that have none.
+        lsn: Lsn,
+        event: Event<'a>,
+    },
+    /// Everything up to here has been sent.
+    Keepalive { wal_end: Lsn, reply_requested: bool },
+}
+
+/// Time spent, for the counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadTimes {
+    pub napped: Duration,
+    pub waited: Duration,
+}
+
+/// A slot being streamed.
+pub struct ReplicationStream {
+    wire: Wire,
+    decoder: Decoder,
+    nap: Nap,
+    times: ReadTimes,
+}
+
+/// A Unix socket holds about this much of small messages (each takes a kernel buffer of its own).
+const UNIX_CAPACITY_BYTES: usize = 64 << 10;
+const LONGEST_NAP_TCP: Duration = Duration::from_millis(2);
+const LONGEST_NAP_UNIX: Duration = Duration::from_micros(300);
+
+impl ReplicationStream {
+    /// Streams `slot` from `from` on, binary, with the newest protocol of the server.
+    pub async fn start(wire: Wire, slot: &str, publication: &str, from: Lsn) -> Result<Self, WireError> {
+        let mut wire = wire;
+        wire.begin_copy(&start_command(wire.server_version(), slot, publication, from)).await?;
+        let nap = if wire.is_unix() {
+            Nap::new(UNIX_CAPACITY_BYTES, LONGEST_NAP_UNIX)
+        } else {
+            Nap::new(wire.receive_buffer_bytes(), LONGEST_NAP_TCP)
+        };
+        Ok(ReplicationStream { wire, decoder: Decoder::default(), nap, times: ReadTimes::default() })
+    }
+
+    /// A session that can start a stream or make a slot.
+    pub async fn connect(endpoint: &SourceEndpoint) -> Result<Wire, WireError> {
+        Wire::connect(endpoint, SessionKind::LogicalReplication, "cdcprobe stream").await
+    }
+
+    /// The walsender's process on the server.
+    pub fn backend_pid(&self) -> i32 {
+        self.wire.backend_pid()
+    }
+
+    /// The next message that is already here; `None`: [`Self::fill`] first.
+    #[inline]
+    pub fn next_message(&mut self) -> Result<Option<Message<'_>>, StreamError> {
+        let Some(frame) = self.wire.next_frame()? else { return Ok(None) };
+        match (frame.tag, frame.body.first()) {
+            (b'd', Some(b'w')) => change(&mut self.decoder, &frame.body[1..]).map(Some),
+            (b'd', Some(b'k')) => Ok(Some(keepalive(&frame.body[1..])?)),
+            (b'c', _) => Err(WireError::Closed.into()),
+            (tag, _) => {
+                let text = format!("a message `{}` in the replication stream", char::from(tag));
+                Err(WireError::Protocol(text).into())
+            }
+        }
+    }
+
+    /// Naps if the source is ahead, then reads what there is. Cancel-safe.
+    pub async fn fill(&mut self) -> Result<usize, WireError> {
+        if let Some(nap) = self.nap.before_read() {
+            let began = Instant::now();
+            std::thread::sleep(nap);
+            self.times.napped += began.elapsed();
+        }
+        let began = Instant::now();
+        let bytes = self.wire.fill().await?;
+        let waited = began.elapsed();
+        self.times.waited += waited;
+        self.nap.observe(bytes, waited);
+        Ok(bytes)
+    }
+
+    /// The source had more ready at the last read.
+    pub fn is_busy(&self) -> bool {
+        self.nap.is_busy()
+    }
+
+    pub fn take_times(&mut self) -> ReadTimes {
+        std::mem::take(&mut self.times)
+    }
+
+    /// Tells the server that everything up to `durable` may be forgotten.
+    pub async fn send_status(&mut self, durable: Lsn) -> Result<(), WireError> {
+        let mut message = [0u8; 34];
+        message[0] = b'r';
+        for field in 0..3 {
+            message[1 + 8 * field..9 + 8 * field].copy_from_slice(&durable.0.to_be_bytes());
+        }
+        message[25..33].copy_from_slice(&PgMicros::now().0.to_be_bytes());
+        self.wire.send_copy_data(&message).await
+    }
+
+    /// Ends the stream in order; the slot is free when this returns.
+    pub async fn stop(mut self) -> Result<(), WireError> {
+        self.wire.copy_done().await?;
+        self.wire.terminate().await;
+        Ok(())
+    }
+}
+
+fn start_command(server_version: u32, slot: &str, publication: &str, from: Lsn) -> String {
+    let protocol = match server_version {
+        160_000.. => 4,
+        150_000.. => 3,
+        140_000.. => 2,
+        _ => 1,
+    };
+    // The option is a list of identifiers inside a literal.
+    let publications = literal(&identifier(publication));
+    let newer = if server_version >= 140_000 { ", binary 'true', messages 'true'" } else { "" };
+    format!(
+        "START_REPLICATION SLOT {} LOGICAL {from} (proto_version '{protocol}', publication_names {publications}{newer})",
+        identifier(slot)
+    )
+}
+
+/// XLogData: start LSN, the server's end of WAL, its clock, then the message.
+#[inline]
+fn change<'a>(decoder: &mut Decoder, body: &'a [u8]) -> Result<Message<'a>, StreamError> {
+    let (start, _) = body.split_first_chunk::<8>().ok_or_else(short_message)?;
+    let message = body.get(24..).ok_or_else(short_message)?;
+    let lsn = Lsn(u64::from_be_bytes(*start));
+    let event = decoder.decode(message).map_err(|error| StreamError::Decode { lsn, error })?;
+    Ok(Message::Change { lsn, event })
+}
+
+fn keepalive(body: &[u8]) -> Result<Message<'_>, WireError> {
+    let (wal_end, _) = body.split_first_chunk::<8>().ok_or_else(short_message)?;
+    let reply = body.get(16).ok_or_else(short_message)?;
+    Ok(Message::Keepalive { wal_end: Lsn(u64::from_be_bytes(*wal_end)), reply_requested: *reply != 0 })
+}
+
+fn short_message() -> WireError {
+    WireError::Protocol("a replication message that is too short".to_owned())
+}
