@@ -120,7 +120,7 @@ fn resolve(name: &str, raw: RawPipeline, env: &BTreeMap<String, String>) -> anyh
     let source =
         (!with_lab).then(|| SourceEndpoint::parse(raw.source.url.as_deref(), &lookup)).transpose()?;
     let target = (!with_lab && sink == SinkKind::ClickHouse)
-        .then(|| TargetEndpoint::parse(raw.target.url.as_deref(), &database, &lookup))
+        .then(|| TargetEndpoint::parse(raw.target.url.as_deref(), Some(&database), &lookup))
         .transpose()?
         .map(|endpoint| TargetEndpoint { compression, timeout, ..endpoint });
     let workers = positive("snapshot.workers", raw.snapshot.workers.unwrap_or(4))?;

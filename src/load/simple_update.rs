@@ -33,12 +33,8 @@ pub async fn create_tables(client: &Client, scale: u32) -> Result<TableState> {
         .batch_execute(&sql.replace("{mark}", &quote::literal(&mark)))
         .await
         .context("make pgbench's tables")?;
-    client
-        .batch_execute(
-            "vacuum (analyze) pgbench_branches, pgbench_tellers, pgbench_accounts, pgbench_history",
-        )
-        .await
-        .context("vacuum pgbench's tables")?;
+    let tables = TABLES.map(|name| format!("{SCHEMA}.{name}")).join(", ");
+    client.batch_execute(&format!("vacuum (analyze) {tables}")).await.context("vacuum pgbench's tables")?;
     Ok(TableState::Created)
 }
 

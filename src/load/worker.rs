@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use futures_util::{StreamExt, future::try_join_all, stream::FuturesUnordered};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
@@ -94,7 +94,11 @@ pub async fn start(
         ready.push(async { is_ready.await.map_err(|_| anyhow!("a thread of the load died"))? });
         shards.push(result);
     }
-    try_join_all(ready).await?;
+    tokio::select! {
+        outcome = try_join_all(ready) => outcome.map(drop)?,
+        // A table that somebody has locked keeps the statements from being prepared.
+        () = orders.cancel.cancelled() => bail!("the load was cancelled before it started"),
+    }
     let started = Instant::now();
     go.send_replace(Some(started));
     Ok(Running { counters, shards, started, clients: plan.clients, _stop: stop })
@@ -146,7 +150,11 @@ async fn run_shard(
     ready: oneshot::Sender<Result<()>>,
     mut go: watch::Receiver<Option<Instant>>,
 ) -> Result<Shard> {
-    let sessions = match try_join_all(numbers.iter().map(|&number| connect(orders, number))).await {
+    let sessions = tokio::select! {
+        sessions = try_join_all(numbers.iter().map(|&number| connect(orders, number))) => sessions,
+        () = orders.cancel.cancelled() => Err(anyhow!("the load was cancelled before it started")),
+    };
+    let sessions = match sessions {
         Ok(sessions) => sessions,
         Err(error) => {
             // The one who waits for us to be ready hears of it; then nobody waits for the result.

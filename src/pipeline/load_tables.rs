@@ -100,7 +100,7 @@ impl<S: Sink> Worker<S> {
         }
         let table = Arc::clone(&self.shared.tables[range.table]);
         let context = || format!("copy {table}");
-        self.reader.start(&table, range).await.with_context(context)?;
+        self.reader.start(&table, range).await.map_err(Failure::from).with_context(context)?;
         loop {
             match self.take_rows(&table, range.table).with_context(context)? {
                 Taken::Done => break,
@@ -109,12 +109,12 @@ impl<S: Sink> Worker<S> {
                     if self.shared.stop.is_cancelled() {
                         bail!(Failure::new(Kind::Interrupted, "interrupted while tables were copied"));
                     }
-                    let bytes = self.reader.fill().await.with_context(context)?;
+                    let bytes = self.reader.fill().await.map_err(Failure::from).with_context(context)?;
                     Counters::add(&self.shared.counters.received_bytes, bytes as u64);
                 }
             }
         }
-        self.reader.finish().await.with_context(context)
+        self.reader.finish().await.map_err(Failure::from).with_context(context)
     }
 
     /// Encodes the rows that are here.

@@ -193,8 +193,8 @@ pub struct Ready {
 pub async fn preflight<S: Sink>(spec: &PipeSpec, sink: &S) -> anyhow::Result<Ready> {
     slot::check_name(&spec.slot)?;
     let client = sql_session(&spec.source, "cdcprobe check").await?;
-    let mut wire = ReplicationStream::connect(&spec.source).await?;
-    let system = slot::identify_system(&mut wire).await?;
+    let mut wire = ReplicationStream::connect(&spec.source).await.map_err(Failure::from)?;
+    let system = slot::identify_system(&mut wire).await.map_err(Failure::from)?;
     wire.terminate().await;
     let slot_info = slot::slot_info(&client, &spec.slot).await?;
     // A snapshot holds a temporary slot when its permanent one is made.
@@ -252,8 +252,8 @@ impl<S: Sink> Run<S> {
             Failure::source(format!("replication slot {} does not exist", self.spec.slot))
                 .hint("make it first: a null sink takes no snapshot")
         })?;
-        let mut wire = ReplicationStream::connect(&self.spec.source).await?;
-        let system = slot::identify_system(&mut wire).await?;
+        let mut wire = ReplicationStream::connect(&self.spec.source).await.map_err(Failure::from)?;
+        let system = slot::identify_system(&mut wire).await.map_err(Failure::from)?;
         wire.terminate().await;
         let from = info.confirmed_flush.unwrap_or(Lsn::ZERO);
         let checkpoint = self.checkpoint(system, from, Stage::Streaming, 1);
@@ -283,7 +283,7 @@ impl<S: Sink> Run<S> {
     async fn load_tables(&self, ready: &Ready, sequence: u64) -> anyhow::Result<Checkpoint> {
         self.stage.send_replace(PipeStage::LoadingTables);
         let temporary = format!("{}{}", self.spec.slot, slot::TEMPORARY_SUFFIX);
-        let mut wire = ReplicationStream::connect(&self.spec.source).await?;
+        let mut wire = ReplicationStream::connect(&self.spec.source).await.map_err(Failure::from)?;
         let new = slot::create_with_snapshot(&mut wire, &temporary, true)
             .await
             .context("create replication slot")?;
@@ -375,7 +375,7 @@ fn plain(tables: &[SizedTable]) -> Vec<Table> {
 
 fn final_failure(error: StreamError) -> anyhow::Error {
     match error {
-        StreamError::Wire(error) => anyhow::Error::from(error).context("stream changes"),
+        StreamError::Wire(error) => anyhow::Error::from(Failure::from(error)).context("stream changes"),
         error @ StreamError::Decode { .. } => Failure::new(Kind::Internal, error.to_string())
             .hint("please report it with the server's version: no message of pgoutput should be unreadable")
             .into(),
@@ -420,10 +420,10 @@ async fn backfill_into<S: Sink>(
     sink.check(&plain(&tables)).await?;
     sink.prepare(&plain(&tables)).await?;
     sink.reset(&plain(&tables)).await?;
-    let mut wire = ReplicationStream::connect(&spec.source).await?;
+    let mut wire = ReplicationStream::connect(&spec.source).await.map_err(Failure::from)?;
     let temporary = format!("{}{}", spec.slot, slot::TEMPORARY_SUFFIX);
-    let new =
-        slot::create_with_snapshot(&mut wire, &temporary, true).await.context("create replication slot")?;
+    let new = slot::create_with_snapshot(&mut wire, &temporary, true).await;
+    let new = new.map_err(Failure::from).context("create replication slot")?;
     let began = Instant::now();
     load_tables::load_tables(spec, &tables, &new.snapshot, sink, counters, stop).await?;
     let ended = Instant::now();

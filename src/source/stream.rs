@@ -14,7 +14,7 @@ use crate::{
     config::SourceEndpoint,
     postgres::{
         WireError,
-        quote::{identifier, literal},
+        quote::{identifier, identifier_list, replication_literal},
         wire::{SessionKind, Wire},
     },
     units::{Lsn, PgMicros},
@@ -149,8 +149,7 @@ fn start_command(server_version: u32, slot: &str, publication: &str, from: Lsn) 
         140_000.. => 2,
         _ => 1,
     };
-    // The option is a list of identifiers inside a literal.
-    let publications = literal(&identifier(publication));
+    let publications = replication_literal(&identifier_list([publication]));
     let newer = if server_version >= 140_000 { ", binary 'true', messages 'true'" } else { "" };
     format!(
         "START_REPLICATION SLOT {} LOGICAL {from} (proto_version '{protocol}', publication_names {publications}{newer})",

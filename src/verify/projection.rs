@@ -8,8 +8,11 @@
 use anyhow::Result;
 
 use super::{catalog::Column, order::KeyOrder};
-use crate::failure::{Failure, Kind};
-use crate::postgres::quote as pg;
+use crate::{
+    failure::{Failure, Kind},
+    postgres::quote as pg,
+    sink::clickhouse::quote::identifier,
+};
 
 /// A column's two expressions and how its text is shown and ordered.
 #[derive(Clone, Debug, PartialEq)]
@@ -207,16 +210,6 @@ fn array_text(element: u32, target: TargetColumn<'_>, name: &str) -> String {
     }
 }
 
-/// A name quoted for ClickHouse.
-pub fn identifier(name: &str) -> String {
-    format!("`{}`", name.replace('\\', "\\\\").replace('`', "\\`"))
-}
-
-/// A text quoted for ClickHouse.
-pub fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,11 +241,5 @@ mod tests {
         }
         assert!(projected(oid::INT8, "Nullable(Int64)").is_ok());
         assert!(projected(oid::INT8, "UInt256").is_ok());
-    }
-
-    #[test]
-    fn names_and_texts_are_quoted_for_clickhouse() {
-        assert_eq!(identifier("a`b\\c"), "`a\\`b\\\\c`");
-        assert_eq!(literal("it's \\"), "'it\\'s \\\\'");
     }
 }

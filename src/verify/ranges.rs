@@ -6,8 +6,8 @@
 use anyhow::{Context, Result};
 use tokio_postgres::Client;
 
-use super::projection::{Bound, Projection, literal as target_literal};
-use crate::postgres::quote;
+use super::projection::{Bound, Projection};
+use crate::{postgres::quote, sink::clickhouse::quote::literal as target_literal};
 
 /// Source bytes of a range: small enough for the target to sort in memory, large enough for its set-up to vanish.
 const RANGE_BYTES: i64 = 64 << 20;

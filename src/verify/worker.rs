@@ -18,13 +18,13 @@ use super::{
     TablePair, VerifyOptions,
     catalog::Plan,
     compare::{Merge, Needs},
-    projection::identifier as target_identifier,
     ranges::Range,
     report::Tally,
 };
 use crate::{
     config::{SourceEndpoint, TargetEndpoint},
     postgres::{connect::sql_session, quote},
+    sink::clickhouse::quote::identifier as target_identifier,
 };
 
 /// Begins a transaction that reads one snapshot to its end.

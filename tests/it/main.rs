@@ -3,4 +3,5 @@
 mod connect;
 mod lab;
 mod load;
+mod meter;
 mod verify;

@@ -217,7 +217,7 @@ impl Servers {
     }
 }
 
-fn target_client(endpoint: &TargetEndpoint) -> clickhouse::Client {
+pub fn target_client(endpoint: &TargetEndpoint) -> clickhouse::Client {
     let client = clickhouse::Client::default().with_url(&endpoint.url).with_user(&endpoint.user);
     let client = client.with_database(&endpoint.database).with_setting("enable_time_time64_type", "1");
     match &endpoint.password {
