@@ -138,7 +138,7 @@ fn lag_max(input: &Input) -> Option<f64> {
 /// First and last instant of the steady part, microseconds.
 fn steady_window(curve: &rate::Curve) -> Option<(u64, u64)> {
     let (first, last) = (curve.first()?, curve.last()?);
-    (last.0 > first.0).then(|| ((first.0 * 1e6) as u64, (last.0 * 1e6) as u64))
+    (last.0 > first.0).then_some(((first.0 * 1e6) as u64, (last.0 * 1e6) as u64))
 }
 
 fn warnings(input: &Input, curve: &rate::Curve, steps: Option<Steps>) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! A run directory's raw readings to its outcome: the one place that knows which meter and which phase a figure comes
 //! from. Names are in `metric::meter` and `metric::phase`; formulae in docs/measuring.md.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{
     bootstrap, conservation,
@@ -28,9 +28,7 @@ pub type Expectations = BTreeMap<String, BTreeMap<String, Bounds>>;
 pub fn outcome(run: &RunData, expect: &Expectations) -> Outcome {
     let spans = spans(&run.phases);
     let mut findings = Findings::default();
-    let repeats: BTreeSet<(&Point, u32)> =
-        spans.iter().filter(|s| s.run > 0).map(|s| (&s.point, s.run)).collect();
-    for (point, repeat) in repeats {
+    for (point, repeat) in repeats(&spans) {
         let view =
             View { run, spans: spans.iter().filter(|s| s.run == repeat && s.point == *point).collect() };
         match point.get("probe").map(String::as_str) {
@@ -43,12 +41,26 @@ pub fn outcome(run: &RunData, expect: &Expectations) -> Outcome {
     for (probe, bounds) in expect {
         outcome.expectations.extend(verdict::judge(probe, bounds, &outcome.metrics));
     }
-    if let Some(few) = few_repeats(&outcome.metrics) {
-        outcome.warnings.push(few);
+    outcome.warnings.extend(few_repeats(&outcome.metrics));
+    if !run.manifest.tool.optimised {
+        outcome.warnings.push(
+            "cdcprobe was built without optimisation: its pipe is slower than a release build's".to_owned(),
+        );
     }
     outcome.warnings.extend(run.notes.iter().cloned());
     verdict::conclude(&mut outcome);
     outcome
+}
+
+/// Point and repeat of everything that ran, in order of time. Run 0 is outside of any repeat.
+fn repeats(spans: &[PhaseSpan]) -> Vec<(&Point, u32)> {
+    let mut repeats: Vec<(&Point, u32)> = Vec::new();
+    for span in spans.iter().filter(|span| span.run > 0) {
+        if !repeats.contains(&(&span.point, span.run)) {
+            repeats.push((&span.point, span.run));
+        }
+    }
+    repeats
 }
 
 fn few_repeats(metrics: &[MetricSummary]) -> Option<String> {
@@ -177,8 +189,8 @@ impl Findings {
     }
 
     fn add_checks(&mut self, label: &str, checks: impl IntoIterator<Item = Check>) {
-        let named = |check: Check| Check { name: format!("{} ({label})", check.name), ..check };
-        self.checks.extend(checks.into_iter().map(named));
+        let scoped = |check: Check| Check { scope: label.to_owned(), ..check };
+        self.checks.extend(checks.into_iter().map(scoped));
     }
 
     fn warn(&mut self, label: &str, warnings: impl IntoIterator<Item = String>) {
@@ -206,7 +218,8 @@ fn summary(metric: &Metric, point: &Point, values: &[Value]) -> Option<MetricSum
         super::median(&ends)
     };
     let within = ends(|i| i.0).zip(ends(|i| i.1));
-    let between = bootstrap::median_interval(&numbers);
+    // Counts of rows are exact: their spread over the repeats is no uncertainty.
+    let between = bootstrap::median_interval(&numbers).filter(|_| metric.unit != "rows");
     let interval = match (within, between) {
         (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
         (a, b) => a.or(b),
@@ -214,17 +227,12 @@ fn summary(metric: &Metric, point: &Point, values: &[Value]) -> Option<MetricSum
     MetricSummary::new(metric, point.clone(), &numbers, interval)
 }
 
+/// `backfill, workers 4, repeat 1`.
 fn label(point: &Point, repeat: u32) -> String {
-    let at = |(key, value): (&String, &String)| {
-        if key == "probe" { value.clone() } else { format!("{key} {value}") }
-    };
-    // The probe's name first, whatever sorts before it.
-    let (mut probe, mut rest) = (Vec::new(), Vec::new());
-    for pair in point {
-        if pair.0 == "probe" { probe.push(at(pair)) } else { rest.push(at(pair)) }
-    }
-    probe.extend(rest);
-    format!("{} {repeat}", probe.join(", "))
+    let probe = point.get("probe").cloned();
+    let rest = point.iter().filter(|(key, _)| *key != "probe").map(|(key, value)| format!("{key} {value}"));
+    let parts = probe.into_iter().chain(rest).chain([format!("repeat {repeat}")]);
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 fn with(point: &Point, key: &str, value: &str) -> Point {
@@ -262,6 +270,7 @@ fn drain_repeat(view: &View<'_>, point: &Point, repeat: u32, findings: &mut Find
 
     findings.add_checks(&label, drain_checks(view, &input, load_seen.as_ref()));
     findings.warn(&label, load_warnings(view));
+    findings.warn(&label, late_samples(view, whole, input.sample_s));
     findings.warn(&label, figures.warnings);
     findings.limits.push(format!(
         "{label}: {}, {}; {}",
@@ -345,6 +354,18 @@ fn add_load(view: &View<'_>, load: (u64, u64), point: &Point, findings: &mut Fin
         }
         findings.add("write_latency_ms_max", "ms", Better::Lower, &at, Some(seen.max_us as f64 / 1e3));
     }
+}
+
+/// A sampler that comes half a period late samples another rate than it says.
+fn late_samples(view: &View<'_>, window: (u64, u64), period_s: f64) -> Option<String> {
+    let late =
+        view.samples(meter::SLOT, window).filter_map(|s| value(s, "sample_late_us")).reduce(f64::max)?;
+    (late / 1e6 > period_s / 2.0).then(|| {
+        format!(
+            "samples were up to {:.1} s late: the machine is short of CPU, lag and backlog are coarser",
+            late / 1e6
+        )
+    })
 }
 
 /// A generator above this share of its threads' time may be what limits the writes.

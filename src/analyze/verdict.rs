@@ -59,7 +59,7 @@ fn judge_one(metric: &MetricSummary, bounds: &Bounds) -> Expectation {
 }
 
 fn brief(value: f64) -> String {
-    if value.abs() >= 100.0 { format!("{value:.0}") } else { format!("{value:.3}") }
+    if value.abs() >= 100.0 || value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.3}") }
 }
 
 fn holds(value: f64, bounds: &Bounds) -> bool {
@@ -103,7 +103,7 @@ pub fn conclude(outcome: &mut Outcome) {
 
 fn broken_rows(outcome: &Outcome) -> Vec<String> {
     let lost = outcome.metrics.iter().filter(|m| INVARIANTS.contains(&m.metric.as_str()) && m.max > 0.0);
-    let unbalanced = outcome.checks.iter().filter(|c| c.name.starts_with(conservation::ROWS) && failed(c));
+    let unbalanced = outcome.checks.iter().filter(|c| c.name == conservation::ROWS && failed(c));
     let mut broken: Vec<String> =
         lost.map(|m| format!("{:.0} {}", m.max, m.metric.replace('_', " "))).collect();
     broken.extend(unbalanced.map(|check| check.detail.clone()));

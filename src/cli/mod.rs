@@ -2,6 +2,7 @@
 
 pub mod lab;
 pub mod pipe;
+pub mod report;
 pub mod verify;
 
 use std::{collections::BTreeMap, io::IsTerminal, path::PathBuf, process::ExitCode};
@@ -46,6 +47,8 @@ enum Command {
     ClickHouseEngine(lab::EngineArgs),
     /// Run a pipeline file's pipe until it is stopped: initial load, then changes as they come.
     Pipe(pipe::PipeArgs),
+    /// Make a run directory's report anew from its files, and print its results.
+    Report(report::ReportArgs),
     /// Compare source and target, every row and every column.
     Verify(verify::VerifyArgs),
 }
@@ -108,6 +111,7 @@ async fn dispatch(command: Command, json: bool) -> anyhow::Result<()> {
     match command {
         Command::Lab(args) => lab::run(args, json).await,
         Command::Pipe(args) => pipe::run(args, json).await,
+        Command::Report(args) => report::run(&args, json),
         Command::Verify(args) => verify::run(args, json).await,
         Command::ClickHouseEngine(_) => unreachable!("it was started without a runtime"),
     }

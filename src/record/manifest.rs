@@ -158,7 +158,7 @@ pub fn mask(value: &mut Value) {
 
 fn names_a_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
-    ["password", "passwd", "secret", "token"].iter().any(|word| key.contains(word))
+    ["password", "passwd", "secret", "token"].iter().any(|word| key.ends_with(word))
 }
 
 fn mask_text(text: &str) -> String {
@@ -228,11 +228,11 @@ mod tests {
 
     #[test]
     fn masks_keys_at_any_depth_and_leaves_the_rest() {
-        let mut value = json!({"a": [{"Password": "x", "url": "http://u:p@h"}], "n": 1, "api_token": null});
+        let mut value = json!({"a": [{"Password": "x", "url": "http://u:p@h"}], "password_encryption": "md5", "api_token": null});
         mask(&mut value);
         assert_eq!(
             value,
-            json!({"a": [{"Password": "***", "url": "http://u:***@h"}], "n": 1, "api_token": null})
+            json!({"a": [{"Password": "***", "url": "http://u:***@h"}], "password_encryption": "md5", "api_token": null})
         );
     }
 

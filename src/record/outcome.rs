@@ -139,6 +139,9 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     pub name: String,
+    /// Of which repeat: `drain, repeat 1`.
+    #[serde(default)]
+    pub scope: String,
     pub status: CheckStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<f64>,

@@ -15,7 +15,7 @@ use hdrhistogram::Histogram;
 use rand::RngExt;
 use serde::Serialize;
 
-use super::{Edge, Manifest, OpenPhase, Outcome, PhaseMark, RunClock, Status, histogram};
+use super::{Edge, Manifest, OpenPhase, Outcome, PhaseMark, RunClock, Status, histogram, manifest::mask};
 use crate::{
     failure::Failure,
     metric::{Point, Sample, Values},
@@ -76,10 +76,12 @@ impl RunDir {
         self.0.clock
     }
 
-    /// Changes the manifest and replaces the file atomically.
+    /// Changes the manifest, masks what looks like a secret in its evidence (a `primary_conninfo` holds a password),
+    /// and replaces the file atomically.
     pub fn update_manifest(&self, change: impl FnOnce(&mut Manifest)) -> Result<()> {
         let mut manifest = lock(&self.0.manifest);
         change(&mut manifest);
+        manifest.evidence.values_mut().for_each(mask);
         replace(&self.0.path.join(MANIFEST), &pretty(&*manifest)?)
     }
 

@@ -53,12 +53,15 @@ fn what_was_written_reads_back() {
     let (_base, dir) = written();
     dir.update_manifest(|m| drop(m.server_versions.insert("postgres".to_owned(), "18.4".to_owned())))
         .unwrap();
+    let conninfo = json!({"settings": {"primary_conninfo": "host=h password=p"}});
+    dir.update_manifest(|m| drop(m.evidence.insert("postgres".to_owned(), conninfo))).unwrap();
     dir.finish(Status::Finished, None).unwrap();
     let run = RunDir::open(dir.path()).unwrap();
     assert_eq!(run.manifest.status, Status::Finished);
     assert_eq!(run.manifest.clock, dir.clock().anchor());
     assert_eq!(run.manifest.server_versions["postgres"], "18.4");
     assert_eq!(run.manifest.config["source"]["url"], "postgres://u:***@h/d");
+    assert_eq!(run.manifest.evidence["postgres"]["settings"]["primary_conninfo"], "host=h password=***");
     assert_eq!(run.phases.iter().map(|p| p.event).collect::<Vec<_>>(), [Edge::Start, Edge::End]);
     let flush = |t_us, lsn| Sample { t_us, meter: "slot".to_owned(), values: values(&[("flush_lsn", lsn)]) };
     assert_eq!(run.samples, [flush(5, 9.0), flush(6, 12.5)], "NaN is left out");
