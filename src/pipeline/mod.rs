@@ -382,6 +382,42 @@ fn final_failure(error: StreamError) -> anyhow::Error {
     }
 }
 
+/// Removes what earlier pipes of this name left: slot, publication, and in the target what carries our mark.
+pub async fn remove(spec: &PipeSpec, target: &Target) -> anyhow::Result<()> {
+    let client = sql_session(&spec.source, "cdcprobe remove").await?;
+    slot::drop(&client, &spec.slot).await?;
+    catalog::drop_publication(&client, &spec.publication).await?;
+    let tables: Vec<_> =
+        spec.tables.iter().map(|table| (table.schema.as_str(), table.name.as_str())).collect();
+    match target {
+        Target::ClickHouse(endpoint) => {
+            ClickHouseSink::new(endpoint.clone()).remove(&tables, &spec.slot).await
+        }
+        Target::Null => Ok(()),
+    }
+}
+
+/// The target's name of a source table.
+pub fn target_table_name(table: &TableName) -> String {
+    crate::sink::clickhouse::quote::table_name(&table.schema, &table.name)
+}
+
+/// A client of a ClickHouse target, for whoever reads it.
+pub fn target_client(endpoint: &TargetEndpoint) -> clickhouse::Client {
+    crate::sink::clickhouse::client(endpoint)
+}
+
+/// Makes a slot at the current position, for a pipe into nothing.
+pub async fn create_slot(source: &SourceEndpoint, name: &str) -> anyhow::Result<Lsn> {
+    slot::check_name(name)?;
+    slot::create(&sql_session(source, "cdcprobe prepare").await?, name).await
+}
+
+/// Drops a slot that nobody uses.
+pub async fn drop_slot(source: &SourceEndpoint, name: &str) -> anyhow::Result<()> {
+    slot::drop(&sql_session(source, "cdcprobe remove").await?, name).await
+}
+
 /// What a load of tables into nothing but a target took.
 #[derive(Debug)]
 pub struct Backfill {
