@@ -47,27 +47,29 @@ pub struct Sample {
     pub values: Values,
 }
 
-/// Names of meters and of the values in their samples: whoever records and whoever analyses have to agree. Counters
-/// are cumulative; positions in the WAL are bytes since its beginning (exact up to 2^53).
+/// Names of the meters that the analysis looks for, and of the values that it takes from their samples: whoever records
+/// and whoever analyses have to agree. Counters are cumulative; positions in the WAL are bytes since its beginning
+/// (exact up to 2^53). Everything else that a sample holds is kept as evidence.
 pub mod meter {
-    /// `flush_lsn_bytes` (the source's flushed WAL), `confirmed_lsn_bytes` (the slot's), read in one query.
+    /// `flush_lsn` (the source's flushed WAL) and `confirmed_lsn` (the slot's), read in one query.
     pub const SLOT: &str = "slot";
-    /// The pipe's counters: `received_bytes decoded_rows durable_rows durable_blocks retries in_flight_blocks
-    /// buffered_bytes nap_us source_wait_us sink_wait_us durable_lsn_bytes commit_lag_s`. `commit_lag_s` is now minus
-    /// the commit time of the last durable transaction, by the source's clock.
+    /// The pipe's counters since its start: `received_bytes durable_rows nap_s source_wait_s sink_wait_s durable_lsn
+    /// durable_commit_unix_s`.
     pub const PIPE: &str = "pipe";
     /// One sample a block, at the instant at which the target acknowledged it: `rows`, `bytes`.
     pub const ARRIVAL: &str = "arrival";
-    /// `process.walsender`, `process.pipe`, `process.clickhouse`: `cpu_s` (user + system, cumulative),
-    /// `resident_bytes`.
+    /// `process.walsender`, `process.pipe`, `process.clickhouse`: `cpu_s` (user + system, cumulative), `rss_bytes`.
     pub const PROCESS: &str = "process.";
-    /// `rows` in the target's tables.
-    pub const TARGET: &str = "target";
-    /// `rows` and `statements` acknowledged by the source since the phase `load` began, read once more after its end;
-    /// `clients`; `closed_loop` 1 or 0.
+    /// `rows` acknowledged by the source since the phase `load` began, read once more after its end.
     pub const LOAD: &str = "load";
-    /// One sample at each fence, durable: `lsn_bytes`, `written_rows`, `target_rows`, `backlog_rows`, all since the
-    /// phase `load` (or `copy`) began.
+    /// One sample when the load has ended: `clients`, `closed_loop` (1 or 0), `elapsed_s` (first statement sent to
+    /// last one answered), `mean_think_s` (from an answer to the client's next send), `saturation` (share of the
+    /// clients' threads' time on a CPU), `errors`, `unanswered`, `unsent`.
+    pub const LOAD_RESULT: &str = "load_result";
+    /// `offset_s`: the source's clock minus ours.
+    pub const SOURCE_CLOCK: &str = "source_clock";
+    /// One sample at each fence, durable: `lsn`, `written_rows`, `target_rows`, `backlog_rows`, rows since the phase
+    /// `load` (or `copy`) began. Written before the repeat's last phase ends.
     pub const FENCE: &str = "fence";
     /// One sample a comparison of source and target: `verified_rows lost_rows extra_rows differing_rows`.
     /// Written before the repeat's last phase ends.

@@ -10,13 +10,13 @@ use super::{
 /// A cumulative counter, `(microseconds since the run's start, value)`, time rising.
 pub type Counter = Vec<(u64, f64)>;
 
-/// Where the pipe's reader spent its time, cumulative microseconds.
+/// Where the pipe's reader spent its time, cumulative seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StageWaits {
     /// Napping between large reads, and waiting for data: the source set the pace.
-    pub source_us: Counter,
+    pub source_s: Counter,
     /// Waiting until the sink took a block: the target set the pace.
-    pub sink_us: Counter,
+    pub sink_s: Counter,
 }
 
 /// What was seen of one drain.
@@ -215,9 +215,9 @@ struct WaitShares {
 
 fn shares(waits: &StageWaits, window: (u64, u64)) -> WaitShares {
     let of = |counter: &Counter| {
-        growth(counter, window).map(|us| (us / 1e6 / seconds(window.0, window.1)).clamp(0.0, 1.0))
+        growth(counter, window).map(|waited| (waited / seconds(window.0, window.1)).clamp(0.0, 1.0))
     };
-    WaitShares { source: of(&waits.source_us), sink: of(&waits.sink_us) }
+    WaitShares { source: of(&waits.source_s), sink: of(&waits.sink_s) }
 }
 
 struct Evidence<'a> {
@@ -306,7 +306,7 @@ mod tests {
                 })
                 .collect(),
             cpu_s: [("walsender".to_owned(), counter(0.5)), ("clickhouse".to_owned(), counter(0.8))].into(),
-            waits: StageWaits { source_us: counter(1e5), sink_us: counter(5e5) },
+            waits: StageWaits { source_s: counter(0.1), sink_s: counter(0.5) },
             decode_only_rows_per_s: Some(4000.0),
             cores: 4,
             sample_s: 1.0,

@@ -104,7 +104,7 @@ impl View<'_> {
 
     fn slot(&self, window: (u64, u64)) -> Vec<SlotSample> {
         let sample = |s: &Sample| {
-            let (flush_lsn, confirmed_lsn) = (value(s, "flush_lsn_bytes")?, value(s, "confirmed_lsn_bytes")?);
+            let (flush_lsn, confirmed_lsn) = (value(s, "flush_lsn")?, value(s, "confirmed_lsn")?);
             Some(SlotSample { t_us: s.t_us, flush_lsn, confirmed_lsn })
         };
         self.samples(meter::SLOT, window).filter_map(sample).collect()
@@ -261,6 +261,7 @@ fn drain_repeat(view: &View<'_>, point: &Point, repeat: u32, findings: &mut Find
     add_verify(view, point, findings);
 
     findings.add_checks(&label, drain_checks(view, &input, load_seen.as_ref()));
+    findings.warn(&label, load_warnings(view));
     findings.warn(&label, figures.warnings);
     findings.limits.push(format!(
         "{label}: {}, {}; {}",
@@ -272,8 +273,8 @@ fn drain_repeat(view: &View<'_>, point: &Point, repeat: u32, findings: &mut Find
 
 fn drain_input(view: &View<'_>, load: (u64, u64), drained: (u64, u64), ceiling: Option<f64>) -> drain::Input {
     let window = (load.0, drained.1);
-    let nap = view.counter(meter::PIPE, "nap_us", window);
-    let wait = view.counter(meter::PIPE, "source_wait_us", window);
+    let nap = view.counter(meter::PIPE, "nap_s", window);
+    let wait = view.counter(meter::PIPE, "source_wait_s", window);
     let slot = view.slot(widen(window));
     drain::Input {
         arrivals: view.arrivals(window),
@@ -284,8 +285,8 @@ fn drain_input(view: &View<'_>, load: (u64, u64), drained: (u64, u64), ceiling: 
         slot,
         cpu_s: view.cpu(widen(window)),
         waits: drain::StageWaits {
-            source_us: nap.iter().zip(&wait).map(|(nap, wait)| (nap.0, nap.1 + wait.1)).collect(),
-            sink_us: view.counter(meter::PIPE, "sink_wait_us", window),
+            source_s: nap.iter().zip(&wait).map(|(nap, wait)| (nap.0, nap.1 + wait.1)).collect(),
+            sink_s: view.counter(meter::PIPE, "sink_wait_s", window),
         },
         decode_only_rows_per_s: ceiling,
         cores: view.run.manifest.host.cores,
@@ -309,16 +310,17 @@ fn sustained(view: &View<'_>, window: (u64, u64)) -> Option<Fit> {
 }
 
 fn load_figures(view: &View<'_>, load: (u64, u64)) -> Option<LoadFigures> {
-    let last = view.samples(meter::LOAD, widen(load)).last()?;
+    let result = view.last(meter::LOAD_RESULT)?;
     let merged = merged_latencies(view, load);
     let (n, total_us) =
         merged.values().fold((0, 0.0), |(n, us), h| (n + h.len(), us + h.mean() * h.len() as f64));
     (n > 0).then_some(LoadFigures {
-        clients: value(last, "clients")?,
-        closed_loop: value(last, "closed_loop")? > 0.0,
+        clients: value(result, "clients")?,
+        closed_loop: value(result, "closed_loop")? > 0.0,
         statements: n as f64,
-        seconds: seconds(load),
+        seconds: value(result, "elapsed_s").unwrap_or_else(|| seconds(load)),
         mean_latency_us: total_us / n as f64,
+        mean_think_us: value(result, "mean_think_s").unwrap_or(0.0) * 1e6,
     })
 }
 
@@ -330,7 +332,8 @@ fn merged_latencies(view: &View<'_>, load: (u64, u64)) -> BTreeMap<String, hdrhi
 
 fn add_load(view: &View<'_>, load: (u64, u64), point: &Point, findings: &mut Findings) {
     let rows = view.samples(meter::LOAD, widen(load)).filter_map(|s| value(s, "rows")).last();
-    let per_s = rows.map(|rows| rows / seconds(load));
+    let elapsed_s = view.last(meter::LOAD_RESULT).and_then(|result| value(result, "elapsed_s"));
+    let per_s = rows.map(|rows| rows / elapsed_s.unwrap_or_else(|| seconds(load)));
     findings.add("write_rows_per_s", "rows/s", Better::Higher, point, per_s);
     let merged = merged_latencies(view, load);
     for (operation, histogram) in &merged {
@@ -344,6 +347,31 @@ fn add_load(view: &View<'_>, load: (u64, u64), point: &Point, findings: &mut Fin
     }
 }
 
+/// A generator above this share of its threads' time may be what limits the writes.
+const SATURATED: f64 = 0.8;
+
+/// What the load generator says against its own figures.
+fn load_warnings(view: &View<'_>) -> Vec<String> {
+    let Some(result) = view.last(meter::LOAD_RESULT) else { return Vec::new() };
+    let over = |name: &str, limit: f64| value(result, name).filter(|value| *value > limit);
+    let mut warnings = Vec::new();
+    if let Some(share) = over("saturation", SATURATED) {
+        warnings.push(format!(
+            "the load generator's threads were busy {:.0} % of the time: write_rows_per_s may be its limit, not the \
+             source's",
+            share * 100.0
+        ));
+    }
+    for (name, meaning) in [
+        ("errors", "statements were refused by the source"),
+        ("unanswered", "statements had no answer: they may be committed, and are not counted as written"),
+        ("unsent", "statements were not sent in time: the rate that was asked for was not reached"),
+    ] {
+        warnings.extend(over(name, 0.0).map(|count| format!("{count:.0} {meaning}")));
+    }
+    warnings
+}
+
 fn add_costs(costs: &[drain::ProcessCost], point: &Point, findings: &mut Findings) {
     for cost in costs {
         let at = with(point, "process", &cost.process);
@@ -354,7 +382,7 @@ fn add_costs(costs: &[drain::ProcessCost], point: &Point, findings: &mut Finding
 
 fn add_memory(view: &View<'_>, window: (u64, u64), point: &Point, findings: &mut Findings) {
     let pipe = format!("{}pipe", meter::PROCESS);
-    let max = view.samples(&pipe, window).filter_map(|s| value(s, "resident_bytes")).reduce(f64::max);
+    let max = view.samples(&pipe, window).filter_map(|s| value(s, "rss_bytes")).reduce(f64::max);
     findings.add("pipe_resident_bytes_max", "bytes", Better::Lower, point, max);
 }
 
@@ -398,10 +426,14 @@ fn rows_check(fence: Option<&Sample>) -> Check {
     figures.unwrap_or_else(|| conservation::not_applicable(conservation::ROWS, "no fence was recorded"))
 }
 
+/// Age of the last durable commit by the source's clock, at every sample of the pipe.
 fn commit_lags(view: &View<'_>, load: (u64, u64)) -> Vec<CommitLag> {
+    let offset_s = view.last(meter::SOURCE_CLOCK).and_then(|s| value(s, "offset_s")).unwrap_or(0.0);
+    let clock = view.run.manifest.clock;
     let lag = |s: &Sample| {
-        let (durable_lsn, commit_lag_s) = (value(s, "durable_lsn_bytes")?, value(s, "commit_lag_s")?);
-        Some(CommitLag { t_us: s.t_us, durable_lsn, commit_lag_s })
+        let source_now_s = clock.unix_us(s.t_us) as f64 / 1e6 + offset_s;
+        let commit_lag_s = source_now_s - value(s, "durable_commit_unix_s")?;
+        Some(CommitLag { t_us: s.t_us, durable_lsn: value(s, "durable_lsn")?, commit_lag_s })
     };
     view.samples(meter::PIPE, load).filter_map(lag).collect()
 }
@@ -412,7 +444,7 @@ fn wal_check(input: &drain::Input, fence: Option<&Sample>) -> Check {
     let figures = || {
         let fence = fence?;
         let start = input.slot.iter().rev().find(|s| s.t_us <= input.load_us)?.flush_lsn;
-        let fence_lsn = value(fence, "lsn_bytes")?;
+        let fence_lsn = value(fence, "lsn")?;
         let passed = input.slot.iter().find(|s| s.t_us >= input.stop_us && s.confirmed_lsn >= fence_lsn);
         let moved = passed.or(input.slot.last())?.confirmed_lsn - start;
         let (written, durable) = (value(fence, "written_rows")?, value(fence, "target_rows")?);
