@@ -31,7 +31,7 @@ pub async fn visible_rows(client: &Client, database: &str, table: &str) -> Resul
 
 impl Meter for TablesMeter {
     fn name(&self) -> &str {
-        crate::metric::meter::TARGET
+        "clickhouse"
     }
 
     async fn sample(&mut self) -> Result<Values> {

@@ -92,7 +92,7 @@ impl Bench {
         sampler.meter(meter::PIPE, SAMPLE, reader(pipe));
         let names: Vec<String> = tables.iter().map(pipeline::target_table_name).collect();
         let target = TablesMeter::new(pipeline::target_client(&self.target), &self.target.database, &names);
-        sampler.meter(meter::TARGET, SAMPLE, reader(target));
+        sampler.meter("clickhouse", SAMPLE, reader(target));
         sampler.meter(meter::SOURCE_CLOCK, CLOCK, reader(ClockMeter::source(&self.source)));
         let process = |name: &str| format!("{}{name}", meter::PROCESS);
         sampler.meter(&process("pipe"), SAMPLE, reader(ProcessMeter::own("pipe")));
