@@ -2,7 +2,11 @@
 //!
 //! ```text
 //!  setup: tables, pipe, a second slot ─> load ─> drain (fence) ─> verify ─> decode_only: the second slot into nothing
+//!                                        └ hold: the pipe is held back for the last part
 //! ```
+//!
+//! A pipe that keeps up with the writers has nothing to drain, so it is held back (it answers the server but reads
+//! nothing) for the last part of the load; `hold = "0s"` leaves it alone.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -16,7 +20,7 @@ use super::Bench;
 use crate::{
     config::{DrainProbe, LoadPlan, TableName, Workload},
     load::{self, LoadCounters, LoadResult, simple_update},
-    meter::{LoadMeter, SlotMeter, reader},
+    meter::{LoadMeter, Meter, SlotMeter, reader},
     metric::{Point, meter, phase, point},
     pipeline::{self, Counters, FENCE_PREFIX, Pipe, PipeSpec, Target},
     postgres::sql_session,
@@ -86,7 +90,10 @@ async fn one(
 
     let arrivals = bench.record_arrivals(&pipe.counters);
     let mut sampler = bench.sampler(&pipe.counters, &spec.tables);
-    sampler.meter(meter::SLOT, SAMPLE, reader(SlotMeter::new(meter::SLOT, &bench.source, &spec.slot)));
+    let mut slot = SlotMeter::new(meter::SLOT, &bench.source, &spec.slot);
+    // One reading before the first row, whatever the sampler's timing.
+    bench.dir.sample(bench.dir.clock().now_us(), meter::SLOT, slot.sample().await?)?;
+    sampler.meter(meter::SLOT, SAMPLE, reader(slot));
     let before = pipe.counters.durable_rows.load(Relaxed);
     let begun = bench.phase(run, &point, phase::LOAD)?;
     let loading = load::start(&bench.source, &probe.load, &bench.stop).await?;
@@ -94,13 +101,14 @@ async fn one(
     sampler.meter(meter::LOAD, SAMPLE, reader(LoadMeter::new(Arc::clone(&written))));
     let counters = Arc::clone(&pipe.counters);
     let live = Live::new(bench, &client, &counters, &written, &probe.load);
-    let load = live.during(loading.finish()).await?;
+    let load = live.during(load_and_hold(bench, probe, run, &point, &pipe, loading)).await?;
     let fence = write_fence(&client).await?;
     record_load(bench, &probe.load, &load, bench.dir.clock().t_us(load.ended))?;
     begun.end()?;
     bench.check_stop()?;
 
     let draining = bench.phase(run, &point, phase::DRAIN)?;
+    pipe.hold(false);
     live.during(bench.or_stop(pipe.durable(fence))).await?;
     draining.end()?;
     arrivals.finish().await?;
@@ -113,6 +121,31 @@ async fn one(
         decode_only(bench, spec, run, &point, fence).await?;
     }
     Ok(())
+}
+
+/// Waits for the writers; holds the pipe back for the last part of their time.
+async fn load_and_hold(
+    bench: &Bench,
+    probe: &DrainProbe,
+    run: u32,
+    point: &Point,
+    pipe: &Pipe,
+    loading: load::Running,
+) -> anyhow::Result<LoadResult> {
+    let finish = loading.finish();
+    tokio::pin!(finish);
+    tokio::select! {
+        done = &mut finish => return done,
+        () = tokio::time::sleep(probe.load.duration.saturating_sub(probe.hold)) => {}
+    }
+    if probe.hold.is_zero() {
+        return finish.await;
+    }
+    let held = bench.phase(run, point, "hold")?;
+    pipe.hold(true);
+    let done = finish.await;
+    held.end()?;
+    done
 }
 
 async fn create_tables(client: &Client, workload: &Workload) -> anyhow::Result<()> {
