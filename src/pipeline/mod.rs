@@ -307,7 +307,7 @@ impl<S: Sink> Run<S> {
             &new.snapshot,
             &self.sink,
             &self.counters,
-            &self.stop,
+            &self.controls.stop,
         )
         .await?;
         let client = sql_session(&self.spec.source, "cdcprobe prepare").await?;
