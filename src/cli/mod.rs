@@ -3,6 +3,7 @@
 pub mod lab;
 pub mod pipe;
 pub mod report;
+pub mod run;
 pub mod verify;
 
 use std::{collections::BTreeMap, io::IsTerminal, path::PathBuf, process::ExitCode};
@@ -41,6 +42,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a pipeline file's probes: servers, load, pipe, measurements, comparison, report.
+    Run(run::RunArgs),
     /// Real PostgreSQL and ClickHouse servers on this machine, without docker.
     Lab(lab::LabArgs),
     #[command(name = crate::lab::clickhouse::ENGINE_SUBCOMMAND, hide = true)]
@@ -109,6 +112,7 @@ fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result
 
 async fn dispatch(command: Command, json: bool) -> anyhow::Result<()> {
     match command {
+        Command::Run(args) => run::run(args, json).await,
         Command::Lab(args) => lab::run(args, json).await,
         Command::Pipe(args) => pipe::run(args, json).await,
         Command::Report(args) => report::run(&args, json),

@@ -259,7 +259,9 @@ fn resolve_drain(raw: &RawProbe) -> anyhow::Result<DrainProbe> {
         Failure::config("probe.load is missing: a drain needs something to drain")
             .hint("load = { workload = \"insert-batch\", duration = \"20s\" }")
     })?;
-    Ok(DrainProbe { load: resolve_load(load)?, decode_only: raw.decode_only.unwrap_or(true) })
+    let load = resolve_load(load)?;
+    let hold = raw.hold.map_or(load.duration / 2, |span| span.0).min(load.duration);
+    Ok(DrainProbe { load, hold, decode_only: raw.decode_only.unwrap_or(true) })
 }
 
 fn resolve_load(raw: &RawLoad) -> anyhow::Result<LoadPlan> {

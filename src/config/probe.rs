@@ -41,6 +41,8 @@ pub struct BackfillProbe {
 #[derive(Clone, Debug)]
 pub struct DrainProbe {
     pub load: LoadPlan,
+    /// At the end of the load the pipe is held back for this long.
+    pub hold: Duration,
     pub decode_only: bool,
 }
 

@@ -111,6 +111,9 @@ pub struct RawProbe {
     pub workers: Option<Vec<u32>>,
     /// drain: what is written.
     pub load: Option<RawLoad>,
+    /// drain: hold the pipe back for this long at the end of the load, so that there is a backlog to drain even where the
+    /// pipe keeps up with the writers. Default: half of the load's duration; "0s": never.
+    pub hold: Option<Span>,
     /// drain: also drain a second slot into nothing, the ceiling. Default true.
     pub decode_only: Option<bool>,
     /// Bounds on the outcome's medians: `{ drain_rows_per_s = { min = 40_000 } }`.

@@ -89,7 +89,11 @@ pub async fn start(
         let (orders, gone) = (orders.clone(), gone.clone());
         thread::Builder::new()
             .name(format!("load-{index}"))
-            .spawn(move || report.send(run_thread(&orders, &numbers, report_ready, gone)))
+            .spawn(move || {
+                let shard = run_thread(&orders, &numbers, report_ready, gone);
+                // Nobody hears it when the load was dropped.
+                let _ = report.send(shard);
+            })
             .context("start a thread for the load")?;
         ready.push(async { is_ready.await.map_err(|_| anyhow!("a thread of the load died"))? });
         shards.push(result);

@@ -22,6 +22,13 @@ impl TablesMeter {
     }
 }
 
+/// Rows that a reader of one table sees: newest versions only, tombstones left out.
+pub async fn visible_rows(client: &Client, database: &str, table: &str) -> Result<u64> {
+    let sql = "select count() from {database:Identifier}.{table:Identifier} final where _deleted = 0";
+    let query = client.query(sql).param("database", database).param("table", table);
+    query.fetch_one().await.with_context(|| format!("count the rows of {database}.{table}"))
+}
+
 impl Meter for TablesMeter {
     fn name(&self) -> &str {
         "clickhouse"
@@ -31,7 +38,8 @@ impl Meter for TablesMeter {
         let query = self.client.query(include_str!("sql/tables.sql"));
         let rows = query.bind(&self.database).bind(&self.tables).fetch_all::<(String, f64, f64, f64)>().await;
         let rows = rows.context("read the target's parts")?;
-        let mut values = Values::new();
+        let total: f64 = rows.iter().map(|&(_, rows, ..)| rows).sum();
+        let mut values = Values::from([("rows".to_owned(), total)]);
         for table in &self.tables {
             let found = rows.iter().find(|(name, ..)| name == table);
             let (rows, bytes, parts) =

@@ -70,14 +70,14 @@ mod tests {
         assert!(!meter.sample().await.unwrap().contains_key("durable_commit_unix_s"));
         counters.arrived(100, 20_000);
         Counters::add(&counters.nap_us, 1_500_000);
-        counters.set_durable(Lsn(7), Some(PgMicros::from_unix_micros(2_000_000)));
+        counters.set_durable(Lsn(7), Some(PgMicros::from_unix_micros(1_700_000_000_500_000)));
         let values = meter.sample().await.unwrap();
         for (name, value) in [
             ("durable_rows", 100.0),
             ("durable_blocks", 1.0),
             ("nap_s", 1.5),
             ("durable_lsn", 7.0),
-            ("durable_commit_unix_s", 2.0),
+            ("durable_commit_unix_s", 1_700_000_000.5),
         ] {
             assert_eq!(values[name], value, "{name}");
         }

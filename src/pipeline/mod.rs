@@ -27,7 +27,10 @@ use tokio_util::sync::CancellationToken;
 pub use apply::FENCE_PREFIX;
 pub use counters::{Arrival, Counters};
 
-use self::checkpoint::{Resume, resume};
+use self::{
+    checkpoint::{Resume, resume},
+    session::Controls,
+};
 use crate::{
     change::Table,
     config::{BatchLimits, Pipeline, SourceEndpoint, TableName, TargetEndpoint},
@@ -98,6 +101,7 @@ pub struct Pipe {
     pub counters: Arc<Counters>,
     stage: watch::Receiver<PipeStage>,
     stop: CancellationToken,
+    hold: watch::Sender<bool>,
     running: JoinHandle<anyhow::Result<()>>,
 }
 
@@ -107,21 +111,22 @@ impl Pipe {
         let counters = Arc::new(Counters::default());
         let stop = CancellationToken::new();
         let (stage_writer, stage) = watch::channel(PipeStage::Starting);
-        let context = (Arc::clone(&counters), stop.clone());
+        let (hold, held) = watch::channel(false);
+        let context = (Arc::clone(&counters), Controls { stop: stop.clone(), hold: held });
         let running = tokio::spawn(async move {
-            let (counters, stop) = context;
+            let (counters, controls) = context;
             match target {
                 Target::ClickHouse(endpoint) => {
                     let sink = Arc::new(ClickHouseSink::new(endpoint));
-                    Run { spec, sink, counters, stop, stage: stage_writer }.run().await
+                    Run { spec, sink, counters, controls, stage: stage_writer }.run().await
                 }
                 Target::Null => {
                     let sink = Arc::new(NullSink::default());
-                    Run { spec, sink, counters, stop, stage: stage_writer }.run_without_snapshot().await
+                    Run { spec, sink, counters, controls, stage: stage_writer }.run_without_snapshot().await
                 }
             }
         });
-        Pipe { counters, stage, stop, running }
+        Pipe { counters, stage, stop, hold, running }
     }
 
     pub fn stage(&self) -> PipeStage {
@@ -159,6 +164,11 @@ impl Pipe {
     /// Waits for the pipe's end.
     pub async fn ended(&mut self) -> anyhow::Result<()> {
         (&mut self.running).await.context("the pipe's task failed")?
+    }
+
+    /// Reads nothing while held, so that a backlog builds up; the server is still answered.
+    pub fn hold(&self, held: bool) {
+        self.hold.send_replace(held);
     }
 
     /// Asks for a stop: what is under way arrives, the slot learns of it.
@@ -225,7 +235,7 @@ struct Run<S: Sink> {
     spec: PipeSpec,
     sink: Arc<S>,
     counters: Arc<Counters>,
-    stop: CancellationToken,
+    controls: Controls,
     stage: watch::Sender<PipeStage>,
 }
 
@@ -297,7 +307,7 @@ impl<S: Sink> Run<S> {
             &new.snapshot,
             &self.sink,
             &self.counters,
-            &self.stop,
+            &self.controls.stop,
         )
         .await?;
         let client = sql_session(&self.spec.source, "cdcprobe prepare").await?;
@@ -313,14 +323,14 @@ impl<S: Sink> Run<S> {
         let tables: Vec<_> = tables.iter().map(|table| Arc::new(table.table.clone())).collect();
         let mut failing_since = None;
         let mut backoff = Duration::from_millis(100);
-        while !self.stop.is_cancelled() {
+        while !self.controls.stop.is_cancelled() {
             let before = checkpoint.lsn;
             let ended = match self.connect(&checkpoint).await? {
                 Ok(wire) => {
                     self.stage.send_replace(PipeStage::Streaming);
                     let (spec, sink, counters) = (&self.spec, &self.sink, &self.counters);
                     let session =
-                        session::run(spec, wire, &tables, sink, checkpoint, counters, &self.stop).await?;
+                        session::run(spec, wire, &tables, sink, checkpoint, counters, &self.controls).await?;
                     checkpoint = session.0;
                     session.1
                 }
@@ -340,7 +350,7 @@ impl<S: Sink> Run<S> {
             tracing::warn!(%error, wait = ?backoff, "the replication stream ended; connecting again");
             tokio::select! {
                 () = tokio::time::sleep(backoff) => {}
-                () = self.stop.cancelled() => {}
+                () = self.controls.stop.cancelled() => {}
             }
             backoff = (backoff * 2).min(Duration::from_secs(5));
         }
@@ -380,6 +390,42 @@ fn final_failure(error: StreamError) -> anyhow::Error {
             .hint("please report it with the server's version: no message of pgoutput should be unreadable")
             .into(),
     }
+}
+
+/// Removes what earlier pipes of this name left: slot, publication, and in the target what carries our mark.
+pub async fn remove(spec: &PipeSpec, target: &Target) -> anyhow::Result<()> {
+    let client = sql_session(&spec.source, "cdcprobe remove").await?;
+    slot::drop(&client, &spec.slot).await?;
+    catalog::drop_publication(&client, &spec.publication).await?;
+    let tables: Vec<_> =
+        spec.tables.iter().map(|table| (table.schema.as_str(), table.name.as_str())).collect();
+    match target {
+        Target::ClickHouse(endpoint) => {
+            ClickHouseSink::new(endpoint.clone()).remove(&tables, &spec.slot).await
+        }
+        Target::Null => Ok(()),
+    }
+}
+
+/// The target's name of a source table.
+pub fn target_table_name(table: &TableName) -> String {
+    crate::sink::clickhouse::quote::table_name(&table.schema, &table.name)
+}
+
+/// A client of a ClickHouse target, for whoever reads it.
+pub fn target_client(endpoint: &TargetEndpoint) -> clickhouse::Client {
+    crate::sink::clickhouse::client(endpoint)
+}
+
+/// Makes a slot at the current position, for a pipe into nothing.
+pub async fn create_slot(source: &SourceEndpoint, name: &str) -> anyhow::Result<Lsn> {
+    slot::check_name(name)?;
+    slot::create(&sql_session(source, "cdcprobe prepare").await?, name).await
+}
+
+/// Drops a slot that nobody uses.
+pub async fn drop_slot(source: &SourceEndpoint, name: &str) -> anyhow::Result<()> {
+    slot::drop(&sql_session(source, "cdcprobe remove").await?, name).await
 }
 
 /// What a load of tables into nothing but a target took.

@@ -27,6 +27,14 @@ use crate::{
     units::Lsn,
 };
 
+/// What steers a session from outside.
+#[derive(Clone, Debug)]
+pub struct Controls {
+    pub stop: CancellationToken,
+    /// While true nothing is read (the server is still answered): a backlog builds up on purpose.
+    pub hold: watch::Receiver<bool>,
+}
+
 /// The server hears from us this often: well inside of any wal_sender_timeout that is set in earnest.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 /// … and this soon after something became durable.
@@ -44,7 +52,7 @@ pub async fn run<S: Sink>(
     sink: &Arc<S>,
     checkpoint: Checkpoint,
     counters: &Arc<Counters>,
-    stop: &CancellationToken,
+    controls: &Controls,
 ) -> anyhow::Result<(Checkpoint, Option<StreamError>)> {
     let stream = match ReplicationStream::start(wire, &spec.slot, &spec.publication, checkpoint.lsn).await {
         Ok(stream) => stream,
@@ -74,7 +82,7 @@ pub async fn run<S: Sink>(
         durable: durable_reader,
         status: StatusClock { sent_at: Instant::now(), sent: Lsn::ZERO },
         counters: Arc::clone(counters),
-        stop: stop.clone(),
+        controls: controls.clone(),
         abort: abort.clone(),
     };
     let read = spawn_reader(reader)?.await.context("the stream's thread panicked");
@@ -122,7 +130,7 @@ struct Reader<S: Sink> {
     durable: watch::Receiver<Lsn>,
     status: StatusClock,
     counters: Arc<Counters>,
-    stop: CancellationToken,
+    controls: Controls,
     abort: CancellationToken,
 }
 
@@ -142,7 +150,7 @@ impl<S: Sink> Reader<S> {
     }
 
     async fn read_until_stopped(&mut self) -> anyhow::Result<()> {
-        while !self.stop.is_cancelled() {
+        while !self.controls.stop.is_cancelled() {
             let (step, reply_requested) = self.consume()?;
             let now = Instant::now();
             self.applier.settle(now);
@@ -154,11 +162,28 @@ impl<S: Sink> Reader<S> {
                 Step::Go => {}
             }
             self.send_status_if_due(reply_requested).await?;
+            self.wait_while_held().await?;
             if !buffered {
                 self.read().await?;
             }
         }
         Ok(())
+    }
+
+    async fn wait_while_held(&mut self) -> anyhow::Result<()> {
+        if !*self.controls.hold.borrow() {
+            return Ok(());
+        }
+        let Controls { stop, mut hold } = self.controls.clone();
+        self.flush(None).await?;
+        self.answering(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                // The pipe's owner is gone: nobody could ever let go.
+                _ = hold.wait_for(|held| !held) => {}
+            }
+        })
+        .await
     }
 
     /// Works off the messages that are here, up to one that asks for something else first.
@@ -189,7 +214,7 @@ impl<S: Sink> Reader<S> {
         let status_at = self.status.sent_at + self.status_interval();
         let until = flush_at.map_or(status_at, |at| at.min(status_at));
         tokio::select! {
-            () = self.stop.cancelled() => {}
+            () = self.controls.stop.cancelled() => {}
             read = self.stream.fill() => {
                 Counters::add(&self.counters.received_bytes, read.map_err(StreamError::from)? as u64);
             }

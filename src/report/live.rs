@@ -3,7 +3,7 @@
 
 use std::{
     io::{IsTerminal, Write},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,11 @@ use super::format;
 use crate::record::live::{LiveFigures, Watcher};
 
 const PLAIN_PERIOD: Duration = Duration::from_secs(1);
+
+/// Somebody who shows a run on standard error.
+pub fn watcher() -> Arc<dyn Watcher> {
+    Arc::new(Live::on_stderr())
+}
 
 /// Shows a run on standard error.
 pub struct Live {

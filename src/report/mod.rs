@@ -12,10 +12,30 @@ pub use live::Live;
 pub use markdown::markdown;
 pub use terminal::{terminal, wants_colour};
 
+use std::{io::Write, path::Path};
+
+use anyhow::{Context, Result};
+
 use crate::{
     metric::Point,
-    record::{MetricSummary, Outcome, RunData, Status},
+    record::{MetricSummary, Outcome, RunData, RunDir, Status, run_dir},
 };
+
+/// Prints the results on standard output; as JSON the outcome alone.
+pub fn print(run: &RunData, json: bool) -> Result<()> {
+    let text = match json {
+        true => serde_json::to_string_pretty(&run.outcome).context("serialise the outcome")? + "\n",
+        false => terminal(run, wants_colour()),
+    };
+    std::io::stdout().lock().write_all(text.as_bytes()).context("print the results")
+}
+
+/// Makes `report.md` in a run directory anew; returns the directory as read.
+pub fn write(dir: &Path) -> Result<RunData> {
+    let run = RunDir::open(dir)?;
+    run_dir::write_report(&run.path, &markdown(&run))?;
+    Ok(run)
+}
 
 /// The verdict, or why there is none.
 fn verdict(run: &RunData) -> String {

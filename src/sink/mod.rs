@@ -25,6 +25,9 @@ use crate::{
     units::{Lsn, PgMicros},
 };
 
+/// A source table by schema and name.
+pub type TableRef<'a> = (&'a str, &'a str);
+
 /// What a row carries beside its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowMeta {
@@ -110,6 +113,9 @@ pub trait Sink: Send + Sync + 'static {
 
     /// Empties the tables before their rows are copied (again).
     fn reset(&self, tables: &[Table]) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Drops what a pipe made for these tables and this slot: tables that carry our mark, the slot's checkpoints.
+    fn remove(&self, tables: &[TableRef<'_>], slot: &str) -> impl Future<Output = anyhow::Result<()>> + Send;
 
     /// Sends a block's rows and empties it when they are durable; keeps them otherwise.
     fn write(

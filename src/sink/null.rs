@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::{Block, Checkpoint, EncodeError, RowMeta, Sink, SinkError};
+use super::{Block, Checkpoint, EncodeError, RowMeta, Sink, SinkError, TableRef};
 use crate::{
     change::{Table, Value},
     units::Lsn,
@@ -75,6 +75,10 @@ impl Sink for NullSink {
     }
 
     async fn reset(&self, _: &[Table]) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    async fn remove(&self, _: &[TableRef<'_>], _: &str) -> anyhow::Result<()> {
         Ok(())
     }
 

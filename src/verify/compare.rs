@@ -223,6 +223,9 @@ mod tests {
         }
     }
 
+    /// Id and name.
+    type Rows = &'static [(i32, &'static str)];
+
     fn counts(tally: &Tally) -> [u64; 4] {
         [tally.verified, tally.lost, tally.extra, tally.differing]
     }
@@ -231,7 +234,7 @@ mod tests {
     fn every_kind_of_difference_is_counted() {
         const ONE: &str = "3ff0000000000000";
         let row = |id: i32, name: &str| format!("{id}\t{name}\t{ONE}\n");
-        let cases: &[(&[(i32, &str)], &[(i32, &str)], [u64; 4])] = &[
+        let cases: &[(Rows, Rows, [u64; 4])] = &[
             (&[], &[], [0, 0, 0, 0]),
             (&[(9, "a"), (10, "b")], &[(9, "a"), (10, "b")], [2, 0, 0, 0]),
             (&[(9, "a"), (10, "b")], &[(10, "b")], [1, 1, 0, 0]),

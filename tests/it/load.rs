@@ -85,6 +85,15 @@ async fn an_open_loop_keeps_its_rate_or_says_what_it_left_unsent() {
     lab.stop().await.unwrap();
 }
 
+/// Until so many sessions wait for a lock.
+async fn until_waiting(client: &Client, sessions: i64) {
+    let sql = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'";
+    let patience = Instant::now() + Duration::from_secs(30);
+    while client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) < sessions {
+        assert!(Instant::now() < patience, "the clients do not wait for the lock");
+    }
+}
+
 #[tokio::test]
 async fn it_stops_when_cancelled_even_if_the_server_does_not_answer() {
     let lab = lab().await;
@@ -94,6 +103,7 @@ async fn it_stops_when_cancelled_even_if_the_server_does_not_answer() {
     let running =
         load::start(&lab.source_endpoint(), &plan(inserts(1), 3_600_000, None), &cancel).await.unwrap();
     client.batch_execute(r#"begin; lock table "Probe space".cdc_probe"#).await.unwrap();
+    until_waiting(&client, 4).await;
     let begun = Instant::now();
     cancel.cancel();
     let result = running.finish().await.unwrap();

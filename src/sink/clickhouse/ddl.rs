@@ -4,10 +4,13 @@ use std::fmt::Write;
 
 use super::{
     encode::META_COLUMNS,
-    quote::{identifier, target_table},
+    quote::{identifier, literal, target_table},
     types::{ColumnType, IS_NULL_SUFFIX, column_type},
 };
 use crate::change::Table;
+
+/// The comment of a table that we made.
+pub const MARK: &str = "made by cdcprobe";
 
 pub const CHECKPOINT_TABLE: &str = "_cdcprobe_checkpoint";
 
@@ -54,8 +57,9 @@ pub fn create_table(database: &str, table: &Table) -> Result<String, String> {
     }
     write!(
         sql,
-        ")\nengine = ReplacingMergeTree(_lsn, _deleted)\norder by ({})\nsettings non_replicated_deduplication_window = 1000",
-        sorting_key(table).into_iter().map(identifier).collect::<Vec<_>>().join(", ")
+        ")\nengine = ReplacingMergeTree(_lsn, _deleted)\norder by ({})\nsettings non_replicated_deduplication_window = 1000\ncomment {}",
+        sorting_key(table).into_iter().map(identifier).collect::<Vec<_>>().join(", "),
+        literal(MARK)
     )
     .expect("a String takes it");
     Ok(sql)

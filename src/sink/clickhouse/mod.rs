@@ -18,7 +18,7 @@ use self::{
     encode::NativeBlock,
     quote::{identifier, literal, table_name, target_table},
 };
-use super::{Checkpoint, EncodeError, Sink, SinkError, Stage};
+use super::{Checkpoint, EncodeError, Sink, SinkError, Stage, TableRef};
 use crate::{change::Table, config::TargetEndpoint, failure::Failure, units::Lsn};
 
 /// A client for an endpoint, for the sink and for whoever reads the target.
@@ -109,6 +109,15 @@ impl ClickHouseSink {
         T: clickhouse::RowOwned + clickhouse::RowRead,
     {
         self.client.query_raw(sql).fetch_all::<T>().await.map_err(|error| explain(&self.endpoint, error))
+    }
+
+    async fn has_checkpoints(&self) -> anyhow::Result<bool> {
+        let sql = format!(
+            "select count() from system.tables where database = {} and name = {}",
+            literal(self.database()),
+            literal(CHECKPOINT_TABLE)
+        );
+        Ok(self.rows::<u64>(&sql).await?.iter().any(|count| *count > 0))
     }
 
     async fn existing_table(&self, name: &str) -> anyhow::Result<Option<ExistingTable>> {
@@ -262,6 +271,31 @@ impl Sink for ClickHouseSink {
         Ok(())
     }
 
+    async fn remove(&self, tables: &[TableRef<'_>], slot: &str) -> anyhow::Result<()> {
+        let database = literal(self.database());
+        for (schema, name) in tables {
+            let name = table_name(schema, name);
+            let sql = format!(
+                "select name from system.tables where database = {database} and name = {} and comment = {}",
+                literal(&name),
+                literal(ddl::MARK)
+            );
+            if !self.rows::<String>(&sql).await?.is_empty() {
+                let table = format!("{}.{}", identifier(self.database()), identifier(&name));
+                self.execute(&format!("drop table {table} sync")).await?;
+            }
+        }
+        if self.has_checkpoints().await? {
+            let table = self.checkpoint_table();
+            let sql = format!(
+                "alter table {table} delete where slot = {} settings mutations_sync = 2",
+                literal(slot)
+            );
+            self.execute(&sql).await?;
+        }
+        Ok(())
+    }
+
     async fn write(&self, table: &Table, block: &mut NativeBlock) -> Result<(), SinkError> {
         let token = || format!("{:016x}-{}", self.token_prefix, self.token_counter.fetch_add(1, Relaxed));
         let sealed = block.seal(token);
@@ -278,13 +312,7 @@ impl Sink for ClickHouseSink {
     }
 
     async fn load_checkpoint(&self, slot: &str) -> anyhow::Result<Option<Checkpoint>> {
-        let exists = format!(
-            "select count() from system.tables where database = {} and name = {}",
-            literal(self.database()),
-            literal(CHECKPOINT_TABLE)
-        );
-        let exists: Vec<u64> = self.rows(&exists).await?;
-        if exists.first().is_none_or(|count| *count == 0) {
+        if !self.has_checkpoints().await? {
             return Ok(None);
         }
         let sql = format!(
