@@ -85,7 +85,7 @@ impl Bench {
         }
     }
 
-    /// A sampler with the meters that every probe reads: the pipe, the processes, the target's tables.
+    /// A sampler with the meters that every probe reads: the pipe, its process and the target's, the target's tables.
     pub fn sampler(&self, counters: &Arc<Counters>, tables: &[TableName]) -> Sampler {
         let mut sampler = Sampler::new(self.dir.clone());
         let pipe = PipelineMeter::new(meter::PIPE, Arc::clone(counters));
@@ -99,13 +99,18 @@ impl Bench {
         if let Some(pid) = self.clickhouse_pid {
             sampler.meter(&process("clickhouse"), SAMPLE, reader(ProcessMeter::new("clickhouse", pid)));
         }
+        sampler
+    }
+
+    /// The walsender of the pipe's stream, where the source runs on this machine.
+    pub fn watch_walsender(&self, sampler: &mut Sampler, counters: &Arc<Counters>) {
         if self.source_is_local {
             let counters = Arc::clone(counters);
             let find =
                 move || u32::try_from(counters.walsender_pid.load(Relaxed)).ok().filter(|pid| *pid > 0);
-            sampler.meter(&process("walsender"), SAMPLE, reader(ProcessMeter::following("walsender", find)));
+            let name = format!("{}walsender", meter::PROCESS);
+            sampler.meter(&name, SAMPLE, reader(ProcessMeter::following("walsender", find)));
         }
-        sampler
     }
 
     /// Writes down every block that the target acknowledges, until the returned recorder is finished.

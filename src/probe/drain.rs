@@ -90,6 +90,7 @@ async fn one(
 
     let arrivals = bench.record_arrivals(&pipe.counters);
     let mut sampler = bench.sampler(&pipe.counters, &spec.tables);
+    bench.watch_walsender(&mut sampler, &pipe.counters);
     let mut slot = SlotMeter::new(meter::SLOT, &bench.source, &spec.slot);
     // One reading before the first row, whatever the sampler's timing.
     bench.dir.sample(bench.dir.clock().now_us(), meter::SLOT, slot.sample().await?)?;
