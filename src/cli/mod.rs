@@ -139,7 +139,9 @@ fn tell(error: &anyhow::Error, json: bool) -> ExitCode {
     let failure = Failure::find(error);
     let kind = failure.map_or(Kind::Internal, |failure| failure.kind);
     let hint = failure.and_then(|failure| failure.hint.as_deref());
-    if json {
+    // These come behind results that were printed already: one document is enough.
+    let told = matches!(kind, Kind::Expectation | Kind::Invariant | Kind::Inconclusive);
+    if json && !told {
         let text = serde_json::json!({"error": {
             "kind": kind.to_string(), "exit_code": kind.code(), "message": format!("{error:#}"), "hint": hint,
         }});

@@ -102,7 +102,8 @@ pub struct Pipe {
     stage: watch::Receiver<PipeStage>,
     stop: CancellationToken,
     hold: watch::Sender<bool>,
-    running: JoinHandle<anyhow::Result<()>>,
+    /// `None` once its end has been seen.
+    running: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 impl Pipe {
@@ -126,7 +127,7 @@ impl Pipe {
                 }
             }
         });
-        Pipe { counters, stage, stop, hold, running }
+        Pipe { counters, stage, stop, hold, running: Some(running) }
     }
 
     pub fn stage(&self) -> PipeStage {
@@ -149,11 +150,12 @@ impl Pipe {
     /// Waits until everything up to `lsn` is durable; the pipe's error when it ends before that.
     pub async fn durable(&mut self, lsn: Lsn) -> anyhow::Result<()> {
         let mut poll = tokio::time::interval(Duration::from_millis(10));
-        while self.counters.durable_lsn() < lsn {
+        let counters = Arc::clone(&self.counters);
+        while counters.durable_lsn() < lsn {
             tokio::select! {
                 _ = poll.tick() => {}
-                ended = &mut self.running => {
-                    ended.context("the pipe's task failed")??;
+                ended = self.ended() => {
+                    ended?;
                     return Err(Failure::new(Kind::Interrupted, "the pipe was stopped before the fence").into());
                 }
             }
@@ -161,9 +163,12 @@ impl Pipe {
         Ok(())
     }
 
-    /// Waits for the pipe's end.
+    /// Waits for the pipe's end; its error the first time, nothing after that. Cancel-safe.
     pub async fn ended(&mut self) -> anyhow::Result<()> {
-        (&mut self.running).await.context("the pipe's task failed")?
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let ended = running.await;
+        self.running = None;
+        ended.context("the pipe's task failed")?
     }
 
     /// Reads nothing while held, so that a backlog builds up; the server is still answered.

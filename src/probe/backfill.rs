@@ -29,12 +29,21 @@ pub async fn run(bench: &Bench, probe: &BackfillProbe, repeat: u32) -> anyhow::R
     let spec = |workers| bench.spec(NAME, tables.clone(), workers);
     pipeline::remove(&spec(1)?, &target).await.context("remove what an earlier backfill left")?;
     let done = fill_and_load(bench, probe, repeat, &tables, &target).await;
-    if !bench.keep {
-        pipeline::remove(&spec(1)?, &target).await?;
-        let client = sql_session(&bench.source, "cdcprobe backfill").await?;
-        load::drop_table(&client, &probe.table).await?;
+    let cleaned = match bench.keep {
+        true => Ok(()),
+        false => clean(bench, &spec(1)?, &target).await,
+    };
+    // What ended the probe is told first.
+    done.and(cleaned)
+}
+
+async fn clean(bench: &Bench, spec: &PipeSpec, target: &Target) -> anyhow::Result<()> {
+    pipeline::remove(spec, target).await?;
+    let client = sql_session(&bench.source, "cdcprobe backfill").await?;
+    for table in &spec.tables {
+        load::drop_table(&client, table).await?;
     }
-    done
+    Ok(())
 }
 
 async fn fill_and_load(

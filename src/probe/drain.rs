@@ -39,10 +39,12 @@ pub async fn run(bench: &Bench, probe: &DrainProbe, repeat: u32) -> anyhow::Resu
     for run in 1..=repeat {
         clean(bench, &spec, &target, &probe.load.workload).await?;
         let done = one(bench, probe, &spec, &target, run).await;
-        if !bench.keep {
-            clean(bench, &spec, &target, &probe.load.workload).await?;
-        }
-        done?;
+        let cleaned = match bench.keep {
+            true => Ok(()),
+            false => clean(bench, &spec, &target, &probe.load.workload).await,
+        };
+        // What ended the repeat is told first.
+        done.and(cleaned)?;
     }
     Ok(())
 }
@@ -79,49 +81,64 @@ async fn one(
 ) -> anyhow::Result<()> {
     let point = point([("probe", NAME)]);
     let client = sql_session(&bench.source, "cdcprobe drain").await?;
-    let setup = bench.phase(run, &point, phase::SETUP)?;
     create_tables(&client, &probe.load.workload).await?;
     let mut pipe = Pipe::start(spec.clone(), target.clone());
-    bench.or_stop(pipe.streaming()).await?;
-    if probe.decode_only {
-        pipeline::create_slot(&bench.source, &decode_slot(spec)).await?;
-    }
-    setup.end()?;
-
-    let arrivals = bench.record_arrivals(&pipe.counters);
-    let mut sampler = bench.sampler(&pipe.counters, &spec.tables);
-    bench.watch_walsender(&mut sampler, &pipe.counters);
-    let mut slot = SlotMeter::new(meter::SLOT, &bench.source, &spec.slot);
-    // One reading before the first row, whatever the sampler's timing.
-    bench.dir.sample(bench.dir.clock().now_us(), meter::SLOT, slot.sample().await?)?;
-    sampler.meter(meter::SLOT, SAMPLE, reader(slot));
-    let before = pipe.counters.durable_rows.load(Relaxed);
-    let begun = bench.phase(run, &point, phase::LOAD)?;
-    let loading = load::start(&bench.source, &probe.load, &bench.stop).await?;
-    let written = Arc::clone(loading.counters());
-    sampler.meter(meter::LOAD, SAMPLE, reader(LoadMeter::new(Arc::clone(&written))));
-    let counters = Arc::clone(&pipe.counters);
-    let live = Live::new(bench, &client, &counters, &written, &probe.load);
-    let load = live.during(load_and_hold(bench, probe, run, &point, &pipe, loading)).await?;
-    let fence = write_fence(&client).await?;
-    record_load(bench, &probe.load, &load, bench.dir.clock().t_us(load.ended))?;
-    begun.end()?;
-    bench.check_stop()?;
-
-    let draining = bench.phase(run, &point, phase::DRAIN)?;
-    pipe.hold(false);
-    live.during(bench.or_stop(pipe.durable(fence))).await?;
-    draining.end()?;
-    arrivals.finish().await?;
-    let arrived = pipe.counters.durable_rows.load(Relaxed) - before;
-    record_fence(bench, spec, &probe.load, fence, load.rows, arrived).await?;
-    sampler.stop().await?;
-    pipe.stop().await?;
+    let drained = load_and_drain(bench, probe, spec, &client, &mut pipe, (run, &point)).await;
+    // Stopped in either case, so that its slot is free to be dropped.
+    let stopped = pipe.stop().await;
+    let fence = drained.and_then(|fence| stopped.map(|()| fence))?;
     bench.verify(run, &point, &spec.tables).await?;
     if probe.decode_only {
         decode_only(bench, spec, run, &point, fence).await?;
     }
     Ok(())
+}
+
+/// The part with the pipe running; returns the fence that it reached.
+async fn load_and_drain(
+    bench: &Bench,
+    probe: &DrainProbe,
+    spec: &PipeSpec,
+    client: &Client,
+    pipe: &mut Pipe,
+    (run, point): (u32, &Point),
+) -> anyhow::Result<Lsn> {
+    let setup = bench.phase(run, point, phase::SETUP)?;
+    bench.or_stop(pipe.streaming()).await?;
+    if probe.decode_only {
+        pipeline::create_slot(&bench.source, &decode_slot(spec)).await?;
+    }
+    let counters = Arc::clone(&pipe.counters);
+    let arrivals = bench.record_arrivals(&counters);
+    let mut sampler = bench.sampler(&counters, &spec.tables);
+    bench.watch_walsender(&mut sampler, &counters);
+    let mut slot = SlotMeter::new(meter::SLOT, &bench.source, &spec.slot);
+    // One reading before the first row, whatever the sampler's timing.
+    bench.dir.sample(bench.dir.clock().now_us(), meter::SLOT, slot.sample().await?)?;
+    sampler.meter(meter::SLOT, SAMPLE, reader(slot));
+    let before = counters.durable_rows.load(Relaxed);
+    setup.end()?;
+
+    let begun = bench.phase(run, point, phase::LOAD)?;
+    let loading = load::start(&bench.source, &probe.load, &bench.stop).await?;
+    let written = Arc::clone(loading.counters());
+    sampler.meter(meter::LOAD, SAMPLE, reader(LoadMeter::new(Arc::clone(&written))));
+    let live = Live::new(bench, client, &counters, &written, &probe.load);
+    let load = live.during(load_and_hold(bench, probe, run, point, pipe, loading)).await?;
+    let fence = write_fence(client).await?;
+    record_load(bench, &probe.load, &load, bench.dir.clock().t_us(load.ended))?;
+    begun.end()?;
+    bench.check_stop()?;
+
+    let draining = bench.phase(run, point, phase::DRAIN)?;
+    pipe.hold(false);
+    live.during(bench.or_stop(pipe.durable(fence))).await?;
+    draining.end()?;
+    arrivals.finish().await?;
+    let arrived = counters.durable_rows.load(Relaxed) - before;
+    record_fence(bench, spec, &probe.load, fence, load.rows, arrived).await?;
+    sampler.stop().await?;
+    Ok(fence)
 }
 
 /// Waits for the writers; holds the pipe back for the last part of their time.
@@ -235,10 +252,10 @@ async fn decode_only(
     let arrivals = bench.record_arrivals(&pipe.counters);
     let drained = bench.or_stop(pipe.durable(fence)).await;
     phase.end()?;
+    let stopped = pipe.stop().await;
     arrivals.finish().await?;
-    pipe.stop().await?;
-    pipeline::drop_slot(&spec.source, &spec.slot).await?;
-    drained
+    let dropped = pipeline::drop_slot(&spec.source, &spec.slot).await;
+    drained.and(stopped).and(dropped)
 }
 
 /// The figures shown once a second.
