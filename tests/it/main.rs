@@ -4,4 +4,5 @@ mod connect;
 mod lab;
 mod load;
 mod meter;
+mod pipe;
 mod verify;
