@@ -13,7 +13,7 @@ use std::{
 };
 
 use cdcprobe::{
-    config::{BatchLimits, TableName, TargetEndpoint, endpoint::Host},
+    config::{BatchLimits, SourceEndpoint, TableName, TargetEndpoint, endpoint::Host},
     lab::Lab,
     pipeline::{Pipe, PipeSpec, Target, target_client},
     postgres::sql_session,
@@ -41,7 +41,7 @@ impl Bench {
     }
 
     async fn on(lab: Lab, name: &'static str, tables: &[&'static str], sql: &str) -> Bench {
-        let client = sql_session(&lab.source_endpoint(), "test").await.unwrap();
+        let client = session(&lab.source_endpoint()).await;
         client.batch_execute(sql).await.unwrap();
         Bench { lab, client, name, tables: tables.to_vec() }
     }
@@ -177,6 +177,13 @@ fn file(toml: &str) -> TempPath {
     let mut file = NamedTempFile::with_suffix(".toml").unwrap();
     file.write_all(toml.as_bytes()).unwrap();
     file.into_temp_path()
+}
+
+/// As a user's session: names without a schema are of `public`.
+async fn session(endpoint: &SourceEndpoint) -> Client {
+    let client = sql_session(endpoint, "test").await.unwrap();
+    client.batch_execute("set search_path = public").await.unwrap();
+    client
 }
 
 /// The first column of the first row, as text.

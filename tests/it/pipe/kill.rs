@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use cdcprobe::{config::SourceEndpoint, postgres::sql_session};
+use cdcprobe::config::SourceEndpoint;
 use futures_util::SinkExt;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio_postgres::Client;
 
-use super::{Bench, ask, until, within};
+use super::{Bench, ask, session, until, within};
 
 const TABLES: &str = "
     create table filled (id bigint primary key, n int not null, t text);
@@ -24,7 +24,7 @@ const MOST_TRANSACTIONS: u32 = 20_000;
 const ID_SPACE: i64 = 160_000;
 
 async fn write_mixed(endpoint: &SourceEndpoint, seed: u64, stop: &AtomicBool, written: &AtomicU32) {
-    let mut client = sql_session(endpoint, "load").await.unwrap();
+    let mut client = session(endpoint).await;
     let mut rng = StdRng::seed_from_u64(seed);
     let mut next_id = ID_SPACE;
     for round in 0..MOST_TRANSACTIONS {
@@ -214,7 +214,7 @@ async fn postgres_killed_mid_drain() {
     until("the pipe tries again", async || pipe.counters.retries.load(Relaxed) > 0).await;
     bench.lab.postgres().start().await.unwrap();
     within(pipe.durable(fence)).await.unwrap();
-    bench.client = sql_session(&bench.lab.source_endpoint(), "test").await.unwrap();
+    bench.client = session(&bench.lab.source_endpoint()).await;
     bench.sql("update filled set n = 7 where id < 100").await;
     bench.caught_up(&mut pipe).await;
     bench.expect_equal().await;
