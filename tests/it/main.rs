@@ -5,4 +5,5 @@ mod lab;
 mod load;
 mod meter;
 mod report;
+mod pipe;
 mod verify;
