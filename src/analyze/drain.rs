@@ -15,6 +15,8 @@ pub type Counter = Vec<(u64, f64)>;
 pub struct StageWaits {
     /// Napping between large reads, and waiting for data: the source set the pace.
     pub source_s: Counter,
+    /// The naps alone: part of `source_s`.
+    pub nap_s: Counter,
     /// Waiting until the sink took a block: the target set the pace.
     pub sink_s: Counter,
 }
@@ -52,6 +54,8 @@ pub enum Limit {
     Source,
     Pipe,
     Target,
+    /// What source and target share: the source gives more when nothing is written to the target.
+    Shared,
     Unknown,
 }
 
@@ -61,6 +65,7 @@ impl fmt::Display for Limit {
             Limit::Source => "source-bound",
             Limit::Pipe => "pipe-bound",
             Limit::Target => "target-bound",
+            Limit::Shared => "bound by what source and target share (CPU, disk)",
             Limit::Unknown => "not attributed",
         })
     }
@@ -86,9 +91,6 @@ pub struct Figures {
     pub reasons: Vec<String>,
     pub warnings: Vec<String>,
 }
-
-/// Shorter drains are judged with a warning: a few blocks say little.
-const BLOCKS_WANTED: usize = 10;
 
 pub fn analyse(input: &Input) -> Figures {
     let curve = rate::drain_part(&input.arrivals, input.stop_us, input.fence_us);
@@ -143,13 +145,8 @@ fn steady_window(curve: &rate::Curve) -> Option<(u64, u64)> {
 
 fn warnings(input: &Input, curve: &rate::Curve, steps: Option<Steps>) -> Vec<String> {
     let mut warnings = Vec::new();
-    if curve.len() < BLOCKS_WANTED {
-        warnings.push(format!(
-            "drain_rows_per_s: only {} whole blocks arrived after the writers stopped; a longer or faster load \
-             builds a backlog that tells more",
-            curve.len().saturating_sub(1)
-        ));
-    }
+    let remedy = "a longer or faster load, or holding the pipe back for longer,";
+    warnings.extend(rate::few_blocks(curve, "drain_rows_per_s", remedy));
     warnings.extend(steps.and_then(|steps| steps.warning("drain_rows_per_s", input.sample_s)));
     warnings
 }
@@ -210,6 +207,7 @@ pub fn cost(process: &str, counter: &Counter, rows: f64, window: (u64, u64)) -> 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct WaitShares {
     source: Option<f64>,
+    nap: Option<f64>,
     sink: Option<f64>,
 }
 
@@ -217,7 +215,7 @@ fn shares(waits: &StageWaits, window: (u64, u64)) -> WaitShares {
     let of = |counter: &Counter| {
         growth(counter, window).map(|waited| (waited / seconds(window.0, window.1)).clamp(0.0, 1.0))
     };
-    WaitShares { source: of(&waits.source_s), sink: of(&waits.sink_s) }
+    WaitShares { source: of(&waits.source_s), nap: of(&waits.nap_s), sink: of(&waits.sink_s) }
 }
 
 struct Evidence<'a> {
@@ -234,20 +232,22 @@ const BUSY_CORE: f64 = 0.90;
 /// A drain this near to the decode-only rate is not slowed by its target.
 const NEAR_CEILING: f64 = 0.90;
 
-/// Who waits for whom decides first, then the ceiling, then whose core is full. One step each, in this order, so that
+/// Who waits for whom decides first, then whose core is full, then the ceiling. One step each, in this order, so that
 /// a reader can follow it:
-/// the reader waits for the sink: target; the walsender's core is full, or the reader waits for the source: source;
-/// far below the ceiling: target; else the reader itself is busy: pipe.
+/// the reader waits for the sink: target; the walsender's core is full: source; the reader waits for the source: what
+/// both share where the source gave more to a null sink, else source; far below the ceiling, waits unknown: target;
+/// waits known and small: the reader itself is busy, pipe.
 fn attribute(evidence: &Evidence<'_>) -> (Limit, Vec<String>) {
-    let WaitShares { source, sink } = evidence.waits;
+    let WaitShares { source, sink, .. } = evidence.waits;
     let over = |share: Option<f64>| share.is_some_and(|share| share >= HELD_UP);
+    let below_ceiling = evidence.ratio.is_some_and(|ratio| ratio < NEAR_CEILING);
     let walsender = evidence.costs.iter().find(|cost| cost.process == "walsender");
     let limit = match () {
         () if over(sink) && sink >= source => Limit::Target,
-        () if walsender.is_some_and(|cost| cost.core_share >= BUSY_CORE) || over(source) => Limit::Source,
-        () if over(sink) || evidence.ratio.is_some_and(|ratio| ratio < NEAR_CEILING && sink.is_none()) => {
-            Limit::Target
-        }
+        () if walsender.is_some_and(|cost| cost.core_share >= BUSY_CORE) => Limit::Source,
+        () if over(source) && below_ceiling => Limit::Shared,
+        () if over(source) => Limit::Source,
+        () if over(sink) || (below_ceiling && sink.is_none()) => Limit::Target,
         () if source.is_some() && sink.is_some() => Limit::Pipe,
         () => Limit::Unknown,
     };
@@ -256,10 +256,11 @@ fn attribute(evidence: &Evidence<'_>) -> (Limit, Vec<String>) {
 
 fn reasons(evidence: &Evidence<'_>) -> Vec<String> {
     let mut reasons = Vec::new();
-    if let WaitShares { source: Some(source), sink: Some(sink) } = evidence.waits {
+    if let WaitShares { source: Some(source), nap, sink: Some(sink) } = evidence.waits {
         reasons.push(format!(
-            "the pipe's reader waited {:.0} % of the time for the source and {:.0} % for the sink",
+            "the pipe's reader waited {:.0} % of the time for the source ({:.0} % in naps) and {:.0} % for the sink",
             source * 100.0,
+            nap.unwrap_or(0.0) * 100.0,
             sink * 100.0
         ));
     }
@@ -306,7 +307,7 @@ mod tests {
                 })
                 .collect(),
             cpu_s: [("walsender".to_owned(), counter(0.5)), ("clickhouse".to_owned(), counter(0.8))].into(),
-            waits: StageWaits { source_s: counter(0.1), sink_s: counter(0.5) },
+            waits: StageWaits { source_s: counter(0.1), nap_s: counter(0.08), sink_s: counter(0.5) },
             decode_only_rows_per_s: Some(4000.0),
             cores: 4,
             sample_s: 1.0,
@@ -346,13 +347,16 @@ mod tests {
         for (source, sink, ratio, costs, limit) in [
             (Some(0.05), Some(0.6), Some(0.5), &idle, Limit::Target),
             (Some(0.7), Some(0.01), Some(0.98), &idle, Limit::Source),
+            (Some(0.9), Some(0.0), None, &idle, Limit::Source),
+            (Some(0.9), Some(0.0), Some(0.47), &idle, Limit::Shared),
+            (Some(0.9), Some(0.0), Some(0.47), &full, Limit::Source),
             (Some(0.1), Some(0.0), Some(0.98), &full, Limit::Source),
             (Some(0.05), Some(0.02), Some(0.97), &idle, Limit::Pipe),
             (Some(0.05), Some(0.02), Some(0.6), &idle, Limit::Pipe),
             (None, None, Some(0.4), &idle, Limit::Target),
             (None, None, None, &idle, Limit::Unknown),
         ] {
-            let evidence = Evidence { waits: WaitShares { source, sink }, ratio, costs };
+            let evidence = Evidence { waits: WaitShares { source, nap: None, sink }, ratio, costs };
             assert_eq!(attribute(&evidence).0, limit, "{source:?} {sink:?} {ratio:?}");
         }
     }
@@ -375,7 +379,7 @@ mod tests {
     fn without_blocks_there_is_a_warning_and_no_rate() {
         let figures = analyse(&Input { arrivals: Vec::new(), ..typical() });
         assert_eq!((figures.rate, figures.limit), (None, Limit::Unknown));
-        assert!(figures.warnings[0].contains("only 0 whole blocks"), "{:?}", figures.warnings);
+        assert!(figures.warnings[0].contains("rests on 0 blocks"), "{:?}", figures.warnings);
         assert_eq!(analyse(&Input::default()).rate, None);
     }
 

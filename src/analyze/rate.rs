@@ -14,6 +14,9 @@ pub type Curve = [(f64, f64)];
 
 /// Pairs grow with the square of the points: longer curves are thinned evenly, their ends kept.
 const MAX_POINTS: usize = 1_000;
+/// Blocks that arrive within this share of the span of one another were under way together: one point, the later one.
+/// Else the slope between two of them is absurd, and so is the interval.
+const TOGETHER: f64 = 0.01;
 /// 97.5 % of the normal distribution: two-sided 95 %.
 const Z: f64 = 1.96;
 
@@ -21,18 +24,18 @@ const Z: f64 = 1.96;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit {
     pub per_s: f64,
-    /// 95 %; `None` with fewer than four points.
+    /// 95 %; `None` with fewer than four points that are apart.
     pub interval: Option<(f64, f64)>,
     /// Median distance of the points from the line, in rows.
     pub residual: f64,
-    /// Points of the curve, before thinning.
+    /// Points of the curve.
     pub points: usize,
     pub span_s: f64,
 }
 
-/// Fits a line. `None` with fewer than two distinct instants.
+/// Fits a line. Points that are nearly one instant count as one. `None` with fewer than two distinct instants.
 pub fn theil_sen(curve: &Curve) -> Option<Fit> {
-    let thinned = thin(curve);
+    let thinned = thin(&coalesce(curve));
     let mut slopes = pair_slopes(&thinned);
     slopes.sort_by(f64::total_cmp);
     let per_s = median(&slopes)?;
@@ -44,6 +47,23 @@ pub fn theil_sen(curve: &Curve) -> Option<Fit> {
         points: curve.len(),
         span_s: last.0 - first.0,
     })
+}
+
+fn coalesce(curve: &Curve) -> Vec<(f64, f64)> {
+    let span = curve.last().zip(curve.first()).map_or(0.0, |(last, first)| last.0 - first.0);
+    let mut points: Vec<(f64, f64)> = Vec::with_capacity(curve.len());
+    let mut began = f64::NEG_INFINITY;
+    for point in curve {
+        // The first stays: it is the origin from which rows count.
+        match points.len() > 1 && point.0 - began < TOGETHER * span {
+            true => *points.last_mut().expect("it holds two") = *point,
+            false => {
+                began = point.0;
+                points.push(*point);
+            }
+        }
+    }
+    points
 }
 
 fn thin(curve: &Curve) -> Vec<(f64, f64)> {
@@ -133,6 +153,15 @@ impl Steps {
             )
         })
     }
+}
+
+/// Fewer blocks than this are judged with a warning.
+const BLOCKS_WANTED: usize = 10;
+
+/// A sentence when a curve has so few blocks that its rate says little.
+pub fn few_blocks(curve: &Curve, metric: &str, remedy: &str) -> Option<String> {
+    let blocks = curve.len().saturating_sub(1);
+    (blocks < BLOCKS_WANTED).then(|| format!("{metric} rests on {blocks} blocks: {remedy} tells more"))
 }
 
 /// How a rate changes over its span.
@@ -316,6 +345,17 @@ mod tests {
         let fit = theil_sen(&curve).unwrap();
         assert!((fit.per_s - 1000.0).abs() < 1.0, "{fit:?}");
         assert_eq!((fit.points, fit.span_s, fit.residual), (30, 29.0, 0.0));
+    }
+
+    /// Four workers' blocks arrive in twos, a millisecond apart.
+    #[test]
+    fn blocks_that_arrive_together_do_not_blow_up_the_interval() {
+        let curve: Vec<_> = (0..12)
+            .map(|block| (f64::from(block / 2) * 0.4 + f64::from(block % 2) * 0.001, 1e5 * f64::from(block)))
+            .collect();
+        let fit = theil_sen(&curve).unwrap();
+        let high = fit.interval.unwrap().1;
+        assert!((fit.per_s / 5e5 - 1.0).abs() < 0.1 && high < 1e6, "{fit:?}");
     }
 
     #[test]

@@ -272,12 +272,10 @@ fn drain_repeat(view: &View<'_>, point: &Point, repeat: u32, findings: &mut Find
     findings.warn(&label, load_warnings(view));
     findings.warn(&label, late_samples(view, whole, input.sample_s));
     findings.warn(&label, figures.warnings);
-    findings.limits.push(format!(
-        "{label}: {}, {}; {}",
-        figures.limit,
-        figures.trend,
-        figures.reasons.join("; ")
-    ));
+    if figures.rate.is_some() {
+        let reasons = figures.reasons.join("; ");
+        findings.limits.push(format!("{label}: {}, {}; {reasons}", figures.limit, figures.trend));
+    }
 }
 
 fn drain_input(view: &View<'_>, load: (u64, u64), drained: (u64, u64), ceiling: Option<f64>) -> drain::Input {
@@ -295,6 +293,7 @@ fn drain_input(view: &View<'_>, load: (u64, u64), drained: (u64, u64), ceiling: 
         cpu_s: view.cpu(widen(window)),
         waits: drain::StageWaits {
             source_s: nap.iter().zip(&wait).map(|(nap, wait)| (nap.0, nap.1 + wait.1)).collect(),
+            nap_s: nap,
             sink_s: view.counter(meter::PIPE, "sink_wait_s", window),
         },
         decode_only_rows_per_s: ceiling,
@@ -538,6 +537,7 @@ fn backfill_repeat(view: &View<'_>, point: &Point, repeat: u32, findings: &mut F
     add_memory(view, copy, point, findings);
     add_verify(view, point, findings);
     findings.add_checks(&label, [rows_check(view.last(meter::FENCE)), arrivals_check(view, copy)]);
+    findings.warn(&label, rate::few_blocks(&curve, "backfill_rows_per_s", "a larger table"));
     if let Some(steps) = rate::steps(&curve) {
         findings.warn(&label, steps.warning("backfill_rows_per_s", 1.0));
     }
