@@ -45,7 +45,11 @@ const RULES: &[(&str, &[&str])] = &[
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("postgres", "change", "the catalog's answer is the row model's Table: a copy of it would say the same"),
     ("pipeline", "postgres", "the control session beside the stream: catalog, slot, publication"),
-    ("verify", "sink::clickhouse", "it must quote and map types exactly as the sink does, through the sink's client"),
+    (
+        "verify",
+        "sink::clickhouse",
+        "it must quote and map types exactly as the sink does, through the sink's client",
+    ),
     ("meter", "config::SourceEndpoint", "a meter opens its own session on the source"),
     ("meter", "load::LoadCounters", "what the writers have done is an observable like the pipe's counters"),
     ("analyze", "config", "verdicts compare medians with the pipeline file's bounds"),
@@ -193,7 +197,8 @@ fn the_checker_sees_a_forbidden_import_in_every_form() {
 
 #[test]
 fn the_checker_lets_pass_what_is_allowed() {
-    let allowed = "//! See [`crate::lab`].\nuse crate::{failure::Failure, probe::bench};\nuse my_crate::lab::X;";
+    let allowed =
+        "//! See [`crate::lab`].\nuse crate::{failure::Failure, probe::bench};\nuse my_crate::lab::X;";
     assert_eq!(forbidden("probe", allowed), [""; 0]);
     assert_eq!(forbidden("meter", "use crate::pipeline::Counters;"), [""; 0]);
     assert_eq!(forbidden("meter", "use crate::pipeline::{Counters, Pipe};"), ["pipeline::Pipe"]);

@@ -1,6 +1,7 @@
 //! One integration binary: link time counts on two cores.
 
 mod connect;
+mod decode;
 mod imports;
 mod lab;
 mod load;
