@@ -291,7 +291,7 @@ fn seed_pgoutput(streams: &[(&str, Vec<u8>)]) {
 /// A COPY of the table that has every type, and its columns one by one.
 async fn seed_values(source: &SourceEndpoint) {
     let mut wire = Wire::connect(source, SessionKind::Sql, "capture").await.unwrap();
-    wire.begin_copy("copy every_type to stdout (format binary)").await.unwrap();
+    wire.begin_copy("copy public.every_type to stdout (format binary)").await.unwrap();
     let mut messages = Vec::new();
     'copy: loop {
         while let Some(frame) = wire.next_frame().unwrap() {

@@ -2,6 +2,7 @@
 
 mod connect;
 mod decode;
+mod docs;
 mod imports;
 mod lab;
 mod load;
