@@ -59,23 +59,20 @@ impl<'a> Numeric<'a> {
 
     /// |value| * 10^scale, `None` when that is no integer or does not fit 256 bits.
     fn scaled(&self, scale: u32) -> Option<U256> {
-        let mut total = U256::default();
-        let mut trailing = 0;
-        for digit in self.digits() {
-            total = total.mul_add(10_000, u64::from(digit))?;
-            trailing = digit;
-        }
-        if self.digits.is_empty() {
-            return Some(total);
-        }
+        let mut digits = self.digits();
+        let Some(last) = digits.next_back() else { return Some(U256::default()) };
+        let leading = digits.try_fold(U256::default(), |sum, digit| sum.mul_add(10_000, u64::from(digit)))?;
         let last_weight = self.weight - (self.digits.len() as i32 / 2 - 1);
         let exponent = last_weight * 4 + scale as i32;
         if exponent >= 0 {
+            let total = leading.mul_add(10_000, u64::from(last))?;
             return (0..exponent).try_fold(total, |total, _| total.mul_add(10, 0));
         }
-        // Only the last base-10000 digit can reach behind the scale: PostgreSQL strips zeros, and typmods round.
+        // Only the last base-10000 digit can reach behind the scale: PostgreSQL strips zeros, and typmods round. It is
+        // cut before it is added: with it, 76 digits can be 78, which 256 bits do not hold.
         let divisor = 10u64.checked_pow(exponent.unsigned_abs()).filter(|&divisor| divisor <= 1_000)?;
-        (u64::from(trailing) % divisor == 0).then(|| total.div(divisor))
+        let last = u64::from(last);
+        (last % divisor == 0).then(|| leading.mul_add(10_000 / divisor, last / divisor))?
     }
 
     /// As `numeric_out` writes it.
@@ -155,17 +152,6 @@ impl U256 {
         (carry == 0).then_some(U256(words))
     }
 
-    fn div(self, divisor: u64) -> U256 {
-        let mut words = self.0;
-        let mut rest = 0u128;
-        for word in words.iter_mut().rev() {
-            let value = rest << 64 | u128::from(*word);
-            *word = (value / u128::from(divisor)) as u64;
-            rest = value % u128::from(divisor);
-        }
-        U256(words)
-    }
-
     fn exceeds_digits(self, precision: u32) -> bool {
         if self.0[1..] == [0; 3] && precision < 20 {
             return self.0[0] >= 10u64.pow(precision);
@@ -236,6 +222,11 @@ mod tests {
         assert_eq!(decimal(&binary(2, 0, 0, &[1]), 20, 0), Ok(100_000_000i128.to_le_bytes().to_vec()));
         let wide = decimal(&binary(0, NEGATIVE, 0, &[1]), 76, 0).unwrap();
         assert_eq!(wide, [255; 32]);
+        // 99,9999,…,9999.9999,…,99: with the last digit's zeros it would be 78 digits, more than 256 bits.
+        let mut nines = vec![9_999; 20];
+        (nines[0], nines[19]) = (99, 9_900);
+        let most = (0..76).try_fold(U256::default(), |most, _| most.mul_add(10, 9)).unwrap();
+        assert_eq!(decimal(&binary(9, 0, 38, &nines), 76, 38), Ok(most.to_le_bytes().to_vec()));
         let no = Err(ValueError::NoRepresentation("does not fit the decimal"));
         assert_eq!(decimal(&binary(0, 0, 2, &[12, 3400]), 3, 2), no, "too many digits");
         assert_eq!(decimal(&binary(0, 0, 2, &[12, 3400]), 4, 1), no, "would cut a digit");

@@ -45,13 +45,17 @@ async fn transaction(client: &mut Client, rng: &mut StdRng, next_id: &mut i64, r
             *next_id += count;
             format!("insert into filled select {first} + g, g, 'new' from generate_series(1, {count}) g")
         }
-        1 => format!("update filled set n = n + 1, t = 'round {round}' where id between {key} and {key} + {count}"),
+        1 => format!(
+            "update filled set n = n + 1, t = 'round {round}' where id between {key} and {key} + {count}"
+        ),
         2 => format!("delete from filled where id between {key} and {key} + {count} / 8"),
         3 => {
             *next_id += 1;
             format!("update filled set id = {first} + 1 where id = {key}")
         }
-        4 => format!("begin; insert into filled values (-{round}, 0, 'gone'); update filled set n = -1 where id < 50; rollback"),
+        4 => format!(
+            "begin; insert into filled values (-{round}, 0, 'gone'); update filled set n = -1 where id < 50; rollback"
+        ),
         5 => format!(
             "begin; delete from filled where id = {key}; insert into filled values ({key}, {round}, null); \
              update filled set n = n + 1 where id = {key}; update filled set t = 'last' where id = {key}; commit"
@@ -135,7 +139,10 @@ async fn survives_sigkill_ten_times() {
             tokio::time::sleep(delay).await;
             let loading = bench.value(slots).await == "0";
             within_load += u32::from(loading);
-            eprintln!("kill {kill} after {delay:?}, loading {loading}, {} transactions", written.load(Relaxed));
+            eprintln!(
+                "kill {kill} after {delay:?}, loading {loading}, {} transactions",
+                written.load(Relaxed)
+            );
             pipe.kill();
         }
         eprintln!("{within_load} kills within the initial load");
@@ -218,7 +225,14 @@ async fn postgres_killed_mid_drain() {
     bench.sql("update filled set n = 7 where id < 100").await;
     bench.caught_up(&mut pipe).await;
     bench.expect_equal().await;
-    assert_eq!(ask(&bench.lab.target_endpoint(), "select count() from pgkilled.filled final where n = 7 and id < 100").await, bench.value("select count(*) from filled where n = 7 and id < 100").await);
+    assert_eq!(
+        ask(
+            &bench.lab.target_endpoint(),
+            "select count() from pgkilled.filled final where n = 7 and id < 100"
+        )
+        .await,
+        bench.value("select count(*) from filled where n = 7 and id < 100").await
+    );
     within(pipe.stop()).await.unwrap();
     bench.lab.stop().await.unwrap();
 }

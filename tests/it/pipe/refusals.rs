@@ -12,12 +12,12 @@ async fn state(bench: &Bench) -> String {
         'slots', (select jsonb_agg(jsonb_build_array(slot_name, confirmed_flush_lsn) order by slot_name)
                   from pg_replication_slots),
         'publications', (select jsonb_agg(pubname order by pubname) from pg_publication))::text";
-    let target = "select groupArray(x) from (
+    let target = "select arraySort(groupArray(x)) from (
         select concat('database ', name) as x from system.databases
         where name not in ('system', 'information_schema', 'INFORMATION_SCHEMA')
         union all
-        select concat(database, '.', name, ' ', toString(total_rows)) from system.tables
-        where database not in ('system', 'information_schema', 'INFORMATION_SCHEMA') order by x)";
+        select concat(database, '.', name, ' ', toString(total_rows)) as x from system.tables
+        where database not in ('system', 'information_schema', 'INFORMATION_SCHEMA'))";
     format!("{}\n{}", bench.value(source).await, ask(&bench.lab.target_endpoint(), target).await)
 }
 
@@ -32,7 +32,9 @@ struct Case {
 }
 
 fn toml(tables: &str, slot: &str) -> String {
-    format!("[source]\ntables = [\"{tables}\"]\nslot = \"{slot}\"\npublication = \"{slot}\"\n[target]\ndatabase = \"{slot}\"\n")
+    format!(
+        "[source]\ntables = [\"{tables}\"]\nslot = \"{slot}\"\npublication = \"{slot}\"\n[target]\ndatabase = \"{slot}\"\n"
+    )
 }
 
 impl Case {
@@ -71,7 +73,11 @@ impl Case {
         for name in &self.names {
             assert!(stderr.contains(name), "{}: {name:?} is not named: {stderr}", self.name);
         }
-        assert!(stderr.contains("\nhint: ") || stderr.starts_with("hint: "), "{}: no hint: {stderr}", self.name);
+        assert!(
+            stderr.contains("\nhint: ") || stderr.starts_with("hint: "),
+            "{}: no hint: {stderr}",
+            self.name
+        );
         assert!(secret.is_empty() || !stderr.contains(secret), "{}: a password is shown", self.name);
     }
 }
@@ -139,7 +145,9 @@ async fn refusals_are_clear_and_change_nothing() {
     for mut case in plain_cases() {
         if case.name == "missing database" {
             let endpoint = bench.lab.source_endpoint();
-            let cdcprobe::config::endpoint::Host::Tcp { port, .. } = &endpoint.hosts[0] else { panic!("TCP") };
+            let cdcprobe::config::endpoint::Host::Tcp { port, .. } = &endpoint.hosts[0] else {
+                panic!("TCP")
+            };
             case.extra[1] = format!("source.url=postgres://postgres@127.0.0.1:{port}/nowhere");
         }
         case.check(&bench).await;
@@ -185,7 +193,9 @@ async fn wal_level_replica_is_refused() {
     let settings = vec![("wal_level".to_owned(), "replica".to_owned())];
     let lab = Lab::start(&LabOptions { postgres_settings: settings, ..crate::lab::options() }).await.unwrap();
     let bench = Bench::on(lab, "refused", &["public.good"], "create table good (id int primary key)").await;
-    Case::new("wal_level", toml("good", "refused"), 3, &["wal_level", "replica", "logical"]).check(&bench).await;
+    Case::new("wal_level", toml("good", "refused"), 3, &["wal_level", "replica", "logical"])
+        .check(&bench)
+        .await;
     assert_eq!(value(&bench.client, "select count(*) from pg_replication_slots").await, "0");
     bench.lab.stop().await.unwrap();
 }

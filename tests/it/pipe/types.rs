@@ -21,19 +21,39 @@ const TYPES: &[TypeCase] = &[
         "f4",
         "float4",
         "{}",
-        &[("1.1", "1.1"), ("'NaN'", "nan"), ("'-0'", "-0"), ("'Infinity'", "inf"), ("'-Infinity'", "-inf"), ("1e-40", "1e-40")],
+        &[
+            ("1.1", "1.1"),
+            ("'NaN'", "nan"),
+            ("'-0'", "-0"),
+            ("'Infinity'", "inf"),
+            ("'-Infinity'", "-inf"),
+            ("1e-40", "1e-40"),
+        ],
     ),
     (
         "f8",
         "float8",
         "{}",
-        &[("0.1", "0.1"), ("'NaN'", "nan"), ("'-0'", "-0"), ("'Infinity'", "inf"), ("'-Infinity'", "-inf"), ("5e-324", "5e-324")],
+        &[
+            ("0.1", "0.1"),
+            ("'NaN'", "nan"),
+            ("'-0'", "-0"),
+            ("'Infinity'", "inf"),
+            ("'-Infinity'", "-inf"),
+            ("5e-324", "5e-324"),
+        ],
     ),
     (
         "n2",
         "numeric(10,2)",
         "{}",
-        &[("-12345678.90", "-12345678.9"), ("99999999.99", "99999999.99"), ("0.005", "0.01"), ("10000", "10000"), ("-0.07", "-0.07")],
+        &[
+            ("-12345678.90", "-12345678.9"),
+            ("99999999.99", "99999999.99"),
+            ("0.005", "0.01"),
+            ("10000", "10000"),
+            ("-0.07", "-0.07"),
+        ],
     ),
     (
         "n76",
@@ -61,7 +81,10 @@ const TYPES: &[TypeCase] = &[
             ("'-Infinity'", "-Infinity"),
             ("-0.00010", "-0.00010"),
             ("1e30", "1000000000000000000000000000000"),
-            ("123456789012345678901234567890.000000000000000000000000000001", "123456789012345678901234567890.000000000000000000000000000001"),
+            (
+                "123456789012345678901234567890.000000000000000000000000000001",
+                "123456789012345678901234567890.000000000000000000000000000001",
+            ),
         ],
     ),
     (
@@ -92,13 +115,22 @@ const TYPES: &[TypeCase] = &[
         "d",
         "date",
         "{}",
-        &[("'2024-02-29'", "2024-02-29"), ("'1969-12-31'", "1969-12-31"), ("'1900-01-01'", "1900-01-01"), ("'2299-12-31'", "2299-12-31")],
+        &[
+            ("'2024-02-29'", "2024-02-29"),
+            ("'1969-12-31'", "1969-12-31"),
+            ("'1900-01-01'", "1900-01-01"),
+            ("'2299-12-31'", "2299-12-31"),
+        ],
     ),
     (
         "tm",
         "time",
         "{}",
-        &[("'24:00'", "24:00:00.000000"), ("'00:00'", "00:00:00.000000"), ("'23:59:59.999999'", "23:59:59.999999")],
+        &[
+            ("'24:00'", "24:00:00.000000"),
+            ("'00:00'", "00:00:00.000000"),
+            ("'23:59:59.999999'", "23:59:59.999999"),
+        ],
     ),
     (
         "ts",
@@ -119,19 +151,36 @@ const TYPES: &[TypeCase] = &[
             ("'1901-01-01 00:00:00+00'", "1901-01-01 00:00:00.000000"),
         ],
     ),
-    ("j", "json", "{}", &[(r#"'{"b": 1,  "a":[1.50,null]}'"#, r#"{"b": 1,  "a":[1.50,null]}"#), ("'null'", "null")]),
+    (
+        "j",
+        "json",
+        "{}",
+        &[(r#"'{"b": 1,  "a":[1.50,null]}'"#, r#"{"b": 1,  "a":[1.50,null]}"#), ("'null'", "null")],
+    ),
     (
         "jb",
         "jsonb",
         "{}",
-        &[(r#"'{"b":1,  "a":[1.50,null], "b":2}'"#, r#"{"a": [1.50, null], "b": 2}"#), (r#"'"é"'"#, r#""é""#)],
+        &[
+            (r#"'{"b":1,  "a":[1.50,null], "b":2}'"#, r#"{"a": [1.50, null], "b": 2}"#),
+            (r#"'"é"'"#, r#""é""#),
+        ],
     ),
-    ("ia", "int4[]", "{}", &[("'{}'", "[]"), ("'{1,NULL,-3}'", "[1,NULL,-3]"), ("'{2147483647}'", "[2147483647]")]),
+    (
+        "ia",
+        "int4[]",
+        "{}",
+        &[("'{}'", "[]"), ("'{1,NULL,-3}'", "[1,NULL,-3]"), ("'{2147483647}'", "[2147483647]")],
+    ),
     (
         "ta",
         "text[]",
         "{}",
-        &[("'{}'", "[]"), (r#"'{a,NULL,"","NULL"}'"#, "['a',NULL,'','NULL']"), (r#"array['x y', 'é']"#, "['x y','é']")],
+        &[
+            ("'{}'", "[]"),
+            (r#"'{a,NULL,"","NULL"}'"#, "['a',NULL,'','NULL']"),
+            (r#"array['x y', 'é']"#, "['x y','é']"),
+        ],
     ),
 ];
 
@@ -170,10 +219,15 @@ async fn expect_rows(bench: &Bench, first: usize) {
             let (name, kind, show, _) = case;
             let (literal, expected) = pair(case, row);
             let (plain, nullable) = (show.replace("{}", name), show.replace("{}", &format!("{name}_null")));
-            let query = format!("select {plain}, {nullable} from types.every final where id = {}", first + row);
+            let query =
+                format!("select {plain}, {nullable} from types.every final where id = {}", first + row);
             let null = if kind.ends_with("[]") { "[]" } else { r"\N" };
             let second = if row == ROWS - 1 { null } else { expected };
-            assert_eq!(ask(&target, &query).await, format!("{expected}\t{second}"), "{kind} {literal}: {query}");
+            assert_eq!(
+                ask(&target, &query).await,
+                format!("{expected}\t{second}"),
+                "{kind} {literal}: {query}"
+            );
         }
         let nulls = format!(
             "select ia_null__is_null, ta_null__is_null from types.every final where id = {}",
@@ -224,7 +278,10 @@ async fn values_that_do_not_fit_are_refused_by_name() {
         expect_refusal(&mut bench.pipe(), column).await;
         let rows = "select count() from unfit.unfit";
         assert_eq!(ask(&bench.target(), rows).await, "0", "{column}: something was written");
-        assert_eq!(bench.value("select count(*) from pg_replication_slots").await, "0");
+        super::until("no slot is left", async || {
+            bench.value("select count(*) from pg_replication_slots").await == "0"
+        })
+        .await;
 
         bench.sql(&format!("update unfit set {column} = {fit}")).await;
         let mut pipe = bench.streaming().await;
@@ -233,7 +290,10 @@ async fn values_that_do_not_fit_are_refused_by_name() {
         let before = bench.flushed().await;
         bench.sql(&format!("insert into unfit values (3, {unfit})")).await;
         expect_refusal(&mut pipe, column).await;
-        assert_eq!(ask(&bench.target(), "select groupArray(id) from unfit.unfit final").await, "[1,2]");
+        assert_eq!(
+            ask(&bench.target(), "select arraySort(groupArray(id)) from unfit.unfit final").await,
+            "[1,2]"
+        );
         assert!(bench.slot_position().await <= before, "{column}: the slot has passed what was refused");
         expect_refusal(&mut bench.pipe(), column).await;
         super::until("the walsender is gone", async || {
