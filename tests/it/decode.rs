@@ -22,7 +22,9 @@ mod bodies;
 
 use bodies::{pieces, tuples};
 
-const TARGETS: [(&str, fn(&[u8])); 4] = [
+type Target = fn(&[u8]);
+
+const TARGETS: [(&str, Target); 4] = [
     ("pgoutput", bodies::pgoutput),
     ("copy", bodies::copy),
     ("native", bodies::native),
