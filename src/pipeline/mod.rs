@@ -256,6 +256,7 @@ impl<S: Sink> Run<S> {
             Resume::Again { sequence } => self.load_tables(&ready, sequence).await?,
             Resume::Stream { from, sequence } => self.adopt(&ready, from, sequence),
         };
+        self.counters.set_durable(checkpoint.lsn, None);
         self.stream(&ready.tables, checkpoint).await
     }
 
@@ -299,9 +300,7 @@ impl<S: Sink> Run<S> {
         self.stage.send_replace(PipeStage::LoadingTables);
         let temporary = format!("{}{}", self.spec.slot, slot::TEMPORARY_SUFFIX);
         let mut wire = ReplicationStream::connect(&self.spec.source).await.map_err(Failure::from)?;
-        let new = slot::create_with_snapshot(&mut wire, &temporary, true)
-            .await
-            .context("create replication slot")?;
+        let new = create_snapshot_slot(&mut wire, &temporary).await?;
         let mut checkpoint =
             self.checkpoint(ready.system, new.consistent_point, Stage::Snapshot, sequence + 1);
         self.sink.store_checkpoint(&checkpoint).await.context("store the checkpoint")?;
@@ -381,6 +380,21 @@ impl<S: Sink> Run<S> {
         };
         resume(&self.spec.slot, &self.spec.source.database, Some(checkpoint), info.as_ref(), system)?;
         Ok(Ok(wire))
+    }
+}
+
+/// A slot of an earlier process that was killed is there until the server has seen its connection break.
+async fn create_snapshot_slot(wire: &mut Wire, name: &str) -> anyhow::Result<slot::NewSlot> {
+    const PATIENCE: Duration = Duration::from_secs(15);
+    const DUPLICATE_OBJECT: &str = "42710";
+    let began = Instant::now();
+    loop {
+        match slot::create_with_snapshot(wire, name, true).await {
+            Err(error) if error.sqlstate() == Some(DUPLICATE_OBJECT) && began.elapsed() < PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            made => return made.map_err(Failure::from).context("create replication slot"),
+        }
     }
 }
 
@@ -473,8 +487,7 @@ async fn backfill_into<S: Sink>(
     sink.reset(&plain(&tables)).await?;
     let mut wire = ReplicationStream::connect(&spec.source).await.map_err(Failure::from)?;
     let temporary = format!("{}{}", spec.slot, slot::TEMPORARY_SUFFIX);
-    let new = slot::create_with_snapshot(&mut wire, &temporary, true).await;
-    let new = new.map_err(Failure::from).context("create replication slot")?;
+    let new = create_snapshot_slot(&mut wire, &temporary).await?;
     let began = Instant::now();
     load_tables::load_tables(spec, &tables, &new.snapshot, sink, counters, stop).await?;
     let ended = Instant::now();

@@ -28,7 +28,12 @@ pub struct Nap {
 impl Nap {
     /// For a socket that holds about `capacity` bytes before its sender must wait.
     pub fn new(capacity: usize, longest: Duration) -> Self {
-        Nap { length: SHORTEST * 4, longest, capacity: capacity.max(1), busy: false }
+        Nap { length: longest / 2, longest, capacity: capacity.max(1), busy: false }
+    }
+
+    /// The kernel has changed the socket's size (TCP receive buffers grow with what is read at once).
+    pub fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity.max(1);
     }
 
     /// How long to nap before the next read; `None`: not at all.
@@ -47,9 +52,9 @@ impl Nap {
         if !self.busy {
             return;
         }
-        let length = if bytes > self.capacity / 2 {
+        let length = if bytes > self.capacity / 3 * 2 {
             self.length * 3 / 4
-        } else if bytes < self.capacity / 4 {
+        } else if bytes < self.capacity / 3 {
             self.length * 5 / 4
         } else {
             self.length
@@ -75,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_settles_where_the_socket_is_a_third_full() {
+    fn the_length_settles_where_the_socket_is_about_half_full() {
         for bytes_per_ms in [10_000, 75_000, 300_000] {
             let capacity = 100_000;
             let mut nap = Nap::new(capacity, LONGEST);
@@ -88,7 +93,7 @@ mod tests {
             }
             let longest_reached = nap.before_read() == Some(LONGEST);
             assert!(
-                longest_reached || (capacity / 4..=capacity / 2).contains(&found),
+                longest_reached || (capacity / 3..=capacity / 3 * 2).contains(&found),
                 "{bytes_per_ms}: {found}"
             );
         }

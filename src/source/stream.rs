@@ -53,11 +53,14 @@ pub struct ReplicationStream {
     wire: Wire,
     decoder: Decoder,
     nap: Nap,
+    /// Reads until the socket's size is looked up again.
+    reads_until_sized: u32,
     times: ReadTimes,
 }
 
 /// A Unix socket holds about this much of small messages (each takes a kernel buffer of its own).
 const UNIX_CAPACITY_BYTES: usize = 64 << 10;
+const READS_PER_SIZING: u32 = 64;
 const LONGEST_NAP_TCP: Duration = Duration::from_millis(2);
 const LONGEST_NAP_UNIX: Duration = Duration::from_micros(300);
 
@@ -71,7 +74,13 @@ impl ReplicationStream {
         } else {
             Nap::new(wire.receive_buffer_bytes(), LONGEST_NAP_TCP)
         };
-        Ok(ReplicationStream { wire, decoder: Decoder::default(), nap, times: ReadTimes::default() })
+        Ok(ReplicationStream {
+            wire,
+            decoder: Decoder::default(),
+            nap,
+            reads_until_sized: 0,
+            times: ReadTimes::default(),
+        })
     }
 
     /// A session that can start a stream or make a slot.
@@ -110,8 +119,23 @@ impl ReplicationStream {
         let bytes = self.wire.fill().await?;
         let waited = began.elapsed();
         self.times.waited += waited;
+        self.follow_socket_size();
         self.nap.observe(bytes, waited);
         Ok(bytes)
+    }
+
+    /// TCP's receive buffer grows while it is read in large pieces; what counts as full grows with it.
+    fn follow_socket_size(&mut self) {
+        if self.wire.is_unix() {
+            return;
+        }
+        match self.reads_until_sized.checked_sub(1) {
+            Some(left) => self.reads_until_sized = left,
+            None => {
+                self.reads_until_sized = READS_PER_SIZING;
+                self.nap.set_capacity(self.wire.receive_buffer_bytes());
+            }
+        }
     }
 
     /// The source had more ready at the last read.

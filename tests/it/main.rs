@@ -7,6 +7,6 @@ mod imports;
 mod lab;
 mod load;
 mod meter;
-mod report;
 mod pipe;
+mod report;
 mod verify;

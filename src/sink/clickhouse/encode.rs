@@ -258,6 +258,8 @@ impl ColumnBuffer {
         if word(8) != element_oid {
             return Err(ValueError::Malformed);
         }
+        let before = self.elements;
+        let mut announced = 0;
         let mut rest = match word(0) {
             0 => rest,
             1 => {
@@ -265,12 +267,16 @@ impl ColumnBuffer {
                 if shape[4..] != [0, 0, 0, 1] {
                     return Err(ValueError::NoRepresentation("its lower bound is not 1"));
                 }
+                announced = u64::from(u32::from_be_bytes([shape[0], shape[1], shape[2], shape[3]]));
                 elements
             }
             _ => return Err(ValueError::NoRepresentation("it has more than one dimension")),
         };
         while !rest.is_empty() {
             rest = self.push_element(element, rest)?;
+        }
+        if self.elements - before != announced {
+            return Err(ValueError::Malformed);
         }
         self.offsets.extend_from_slice(&self.elements.to_le_bytes());
         Ok(())
@@ -544,7 +550,8 @@ mod tests {
         let shifted = b"\0\0\0\x01\0\0\0\0\0\0\0\x17\0\0\0\x01\0\0\0\x05\0\0\0\x04\0\0\0\x07";
         let square =
             b"\0\0\0\x02\0\0\0\0\0\0\0\x17\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x04\0\0\0\x07";
-        for array in [shifted.as_slice(), square] {
+        let short = b"\0\0\0\x01\0\0\0\0\0\0\0\x17\0\0\0\x02\0\0\0\x01\0\0\0\x04\0\0\0\x07";
+        for array in [shifted.as_slice(), square, short] {
             let mut block = NativeBlock::new(&table(&[("c", oid::INT4_ARRAY, true, None)])).unwrap();
             assert!(block.push([Value::Binary(array)].into_iter(), META).is_err());
         }

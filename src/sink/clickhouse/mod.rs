@@ -111,6 +111,23 @@ impl ClickHouseSink {
         self.client.query_raw(sql).fetch_all::<T>().await.map_err(|error| explain(&self.endpoint, error))
     }
 
+    /// A table that carries our mark.
+    async fn is_ours(&self, name: &str) -> anyhow::Result<bool> {
+        let sql = format!(
+            "select count() from system.tables where database = {} and name = {} and comment = {}",
+            literal(self.database()),
+            literal(name),
+            literal(ddl::MARK)
+        );
+        Ok(self.rows::<u64>(&sql).await?.iter().any(|count| *count > 0))
+    }
+
+    async fn create_table(&self, table: &Table) -> anyhow::Result<()> {
+        let sql = ddl::create_table(self.database(), table).map_err(|why| unsupported(table, &why))?;
+        let query = self.client.query_raw(&sql).with_setting("enable_time_time64_type", "1");
+        query.execute().await.map_err(|error| explain(&self.endpoint, error)).context("create a target table")
+    }
+
     async fn has_checkpoints(&self) -> anyhow::Result<bool> {
         let sql = format!(
             "select count() from system.tables where database = {} and name = {}",
@@ -253,34 +270,30 @@ impl Sink for ClickHouseSink {
             .replace("{table}", &identifier(CHECKPOINT_TABLE));
         self.execute(&checkpoint).await.context("create the checkpoint table")?;
         for table in tables {
-            let sql = ddl::create_table(self.database(), table).map_err(|why| unsupported(table, &why))?;
-            let query = self.client.query_raw(&sql).with_setting("enable_time_time64_type", "1");
-            query
-                .execute()
-                .await
-                .map_err(|error| explain(&self.endpoint, error))
-                .context("create a target table")?;
+            self.create_table(table).await?;
         }
         Ok(())
     }
 
     async fn reset(&self, tables: &[Table]) -> anyhow::Result<()> {
         for table in tables {
-            self.execute(&format!("truncate table {}", target_table(self.database(), table))).await?;
+            let target = target_table(self.database(), table);
+            if self.is_ours(&table_name(&table.schema, &table.name)).await? {
+                // Made anew rather than emptied: an insert of a killed process that is still under way stays behind
+                // with the old table.
+                self.execute(&format!("drop table {target} sync")).await?;
+                self.create_table(table).await?;
+            } else {
+                self.execute(&format!("truncate table {target}")).await?;
+            }
         }
         Ok(())
     }
 
     async fn remove(&self, tables: &[TableRef<'_>], slot: &str) -> anyhow::Result<()> {
-        let database = literal(self.database());
         for (schema, name) in tables {
             let name = table_name(schema, name);
-            let sql = format!(
-                "select name from system.tables where database = {database} and name = {} and comment = {}",
-                literal(&name),
-                literal(ddl::MARK)
-            );
-            if !self.rows::<String>(&sql).await?.is_empty() {
+            if self.is_ours(&name).await? {
                 let table = format!("{}.{}", identifier(self.database()), identifier(&name));
                 self.execute(&format!("drop table {table} sync")).await?;
             }
