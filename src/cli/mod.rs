@@ -6,7 +6,12 @@ pub mod report;
 pub mod run;
 pub mod verify;
 
-use std::{collections::BTreeMap, io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -145,11 +150,12 @@ fn tell(error: &anyhow::Error, json: bool) -> ExitCode {
         let text = serde_json::json!({"error": {
             "kind": kind.to_string(), "exit_code": kind.code(), "message": format!("{error:#}"), "hint": hint,
         }});
-        println!("{text}");
+        let _ = writeln!(std::io::stdout(), "{text}");
     }
-    eprintln!("error ({kind}): {error:#}");
+    // Whoever started us may not be reading any more: the exit code still tells.
+    let _ = writeln!(std::io::stderr(), "error ({kind}): {error:#}");
     if let Some(hint) = hint {
-        eprintln!("hint: {hint}");
+        let _ = writeln!(std::io::stderr(), "hint: {hint}");
     }
     ExitCode::from(kind.code())
 }

@@ -1,6 +1,6 @@
 //! `cdcprobe pipe`: the pipe alone, until it is stopped.
 
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{io::Write, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
@@ -64,7 +64,8 @@ fn print_progress(pipe: &Pipe, before: u64) -> u64 {
         PipeStage::Streaming => "streaming",
         PipeStage::Stopped => "stopped",
     };
-    eprintln!(
+    let _ = writeln!(
+        std::io::stderr(),
         "{stage}: {rows} rows durable, {} rows/s, up to {}, {} under way",
         rows - before,
         counters.durable_lsn(),
@@ -79,17 +80,16 @@ fn print_summary(pipeline: &Pipeline, counters: &Counters, json: bool) -> anyhow
         counters.durable_blocks.load(Relaxed),
         counters.retries.load(Relaxed),
     );
+    let mut out = std::io::stdout().lock();
     if json {
         let summary = serde_json::json!({
             "slot": pipeline.slot, "durable_rows": rows, "durable_blocks": blocks, "retries": retries,
             "durable_lsn": counters.durable_lsn().to_string(),
         });
-        println!("{summary}");
+        writeln!(out, "{summary}").context("print the summary")
     } else {
-        println!(
-            "{rows} rows durable in {blocks} blocks, up to {}; {retries} retries",
-            counters.durable_lsn()
-        );
+        let lsn = counters.durable_lsn();
+        writeln!(out, "{rows} rows durable in {blocks} blocks, up to {lsn}; {retries} retries")
+            .context("print the summary")
     }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! `cdcprobe run`: a pipeline file's probes, from servers to report.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, io::Write, path::PathBuf, sync::Arc};
 
 use anyhow::Context;
 use clap::Args;
@@ -43,7 +43,7 @@ pub async fn run(args: RunArgs, json: bool) -> anyhow::Result<()> {
     servers.stop().await?;
     let (dir, outcome) = result?;
     report::print(&RunDir::open(dir.path())?, json)?;
-    eprintln!("run directory: {}", dir.path().display());
+    tell_folder(&dir);
     match outcome.exit.failure() {
         None => Ok(()),
         Some(kind) => Err(Failure::new(kind, outcome.verdict).into()),
@@ -179,9 +179,14 @@ fn finish(dir: &RunDir, pipeline: &Pipeline, done: anyhow::Result<()>) -> anyhow
     dir.write_outcome(&outcome)?;
     report::write(dir.path())?;
     if done.is_err() {
-        eprintln!("run directory: {}", dir.path().display());
+        tell_folder(dir);
     }
     done.map(|()| (dir.clone(), outcome))
+}
+
+fn tell_folder(dir: &RunDir) {
+    // Nobody reading standard error any more is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "run directory: {}", dir.path().display());
 }
 
 fn expectations(probes: &[Probe]) -> Expectations {
