@@ -43,10 +43,16 @@ pub const ENGINE_SUBCOMMAND: &str = "__clickhouse-engine";
 const START_PATIENCE: Duration = Duration::from_secs(120);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Opens the listeners; the last query keeps them open for 300 years. One row a block, as the sleep of one block is
-/// limited.
-const SERVE: &str = "system start listen http; system start listen tcp; \
-                     select sleepEachRow(1) from system.numbers limit 10000000000 format Null settings max_block_size = 1";
+/// Opens the listeners.
+const LISTEN: &str = "system start listen http; system start listen tcp";
+
+/// Keeps them open for 300 years. One row a block, as the sleep of one block is limited.
+const STAY: &str =
+    "; select sleepEachRow(1) from system.numbers limit 10000000000 format Null settings max_block_size = 1";
+
+/// The engine's user may have one query only while nobody else has any, so a client that is quicker than the engine gets
+/// [`STAY`] refused; with `--ignore-error` the next copy takes its place. As many as fit one argument (128 KiB).
+const STAY_COPIES: usize = 800;
 
 /// A node of the lab. Dropping it stops the server.
 #[derive(Debug)]
@@ -176,7 +182,8 @@ impl ClickHouse {
             format!("--http_port={}", self.http_port).into(),
             format!("--tcp_port={}", self.tcp_port).into(),
             "--listen_host=127.0.0.1".into(),
-            format!("--query={SERVE}").into(),
+            "--ignore-error".into(),
+            format!("--query={LISTEN}{}", STAY.repeat(STAY_COPIES)).into(),
         ]
     }
 
