@@ -4,9 +4,10 @@
 
 use cdcprobe::{
     change::{Event, Identity, OldRow, RelationId, Table, TableColumn, Tuple, Value},
+    postgres::oid,
     sink::{
         Block, RowMeta,
-        clickhouse::{encode::NativeBlock, numeric::Numeric, types::oid},
+        clickhouse::{encode::NativeBlock, numeric::Numeric},
     },
     source::{copy::CopyDecoder, pgoutput::Decoder},
     units::{Lsn, PgMicros},

@@ -97,7 +97,7 @@ pub fn analyse(input: &Input) -> Figures {
     let window = steady_window(&curve);
     let rate = rate::theil_sen(&curve);
     let steps = rate::steps(&curve);
-    let costs = window.map_or_else(Vec::new, |window| costs(&input.cpu_s, &curve, window));
+    let costs = steady_costs(&input.cpu_s, &curve);
     let waits = window.map(|window| shares(&input.waits, window));
     let per_s = rate.map(|fit| fit.per_s);
     let ratio = per_s.zip(input.decode_only_rows_per_s).map(|(drain, ceiling)| drain / ceiling);
@@ -188,7 +188,9 @@ pub fn without_resets(counter: Counter, (from_us, to_us): (u64, u64)) -> Counter
     counter.chunk_by(|a, b| b.1 >= a.1).max_by_key(inside).map_or_else(Vec::new, <[_]>::to_vec)
 }
 
-fn costs(cpu_s: &BTreeMap<String, Counter>, curve: &rate::Curve, window: (u64, u64)) -> Vec<ProcessCost> {
+/// Every process's CPU over the steady part of a drain; nothing where there is none.
+pub fn steady_costs(cpu_s: &BTreeMap<String, Counter>, curve: &rate::Curve) -> Vec<ProcessCost> {
+    let Some(window) = steady_window(curve) else { return Vec::new() };
     let rows = curve.last().map_or(0.0, |last| last.1);
     cpu_s.iter().filter_map(|(process, counter)| cost(process, counter, rows, window)).collect()
 }

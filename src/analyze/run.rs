@@ -1,7 +1,7 @@
 //! A run directory's raw readings to its outcome: the one place that knows which meter and which phase a figure comes
 //! from. Names are in `metric::meter` and `metric::phase`; formulae in docs/measuring.md.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     bootstrap, conservation,
@@ -122,17 +122,15 @@ impl View<'_> {
         self.samples(meter::SLOT, window).filter_map(sample).collect()
     }
 
-    /// CPU seconds of every `process.*` meter.
+    /// CPU seconds of every `process.*` meter, over a window and a little beyond.
     fn cpu(&self, window: (u64, u64)) -> BTreeMap<String, Counter> {
-        let mut cpu: BTreeMap<String, Counter> = BTreeMap::new();
-        for sample in self.run.samples.iter().filter(|s| (window.0..=window.1).contains(&s.t_us)) {
-            if let (Some(process), Some(cpu_s)) =
-                (sample.meter.strip_prefix(meter::PROCESS), value(sample, "cpu_s"))
-            {
-                cpu.entry(process.to_owned()).or_default().push((sample.t_us, cpu_s));
-            }
-        }
-        cpu
+        let (from, to) = widen(window);
+        let near = self.run.samples.iter().filter(|sample| (from..=to).contains(&sample.t_us));
+        let meters: BTreeSet<_> =
+            near.map(|sample| &sample.meter).filter(|name| name.starts_with(meter::PROCESS)).collect();
+        let of =
+            |name: &String| (name[meter::PROCESS.len()..].to_owned(), self.counter(name, "cpu_s", window));
+        meters.into_iter().map(of).collect()
     }
 }
 
@@ -260,6 +258,7 @@ fn drain_repeat(view: &View<'_>, point: &Point, repeat: u32, findings: &mut Find
     findings.add("decode_only_rows_per_s", "rows/s", Higher, point, decode_only);
     let ratio = per_s.zip(decode_only).map(|(drain, ceiling)| drain / ceiling.per_s);
     findings.add("drain_to_decode_only_ratio", "ratio", Higher, point, ratio);
+    add_costs(&decode_only_costs(view), &with(point, "phase", phase::DECODE_ONLY), findings);
     findings.add("backlog_bytes_max", "bytes", Neutral, point, figures.backlog_max_bytes);
     findings.add("lag_s_max", "s", Lower, point, figures.lag_max_s);
     let load_seen = load_figures(view, load);
@@ -290,7 +289,7 @@ fn drain_input(view: &View<'_>, load: (u64, u64), drained: (u64, u64), ceiling: 
         fence_us: drained.1,
         sample_s: period_s(&slot),
         slot,
-        cpu_s: view.cpu(widen(window)),
+        cpu_s: view.cpu(window),
         waits: drain::StageWaits {
             source_s: nap.iter().zip(&wait).map(|(nap, wait)| (nap.0, nap.1 + wait.1)).collect(),
             nap_s: nap,
@@ -310,6 +309,12 @@ fn period_s(slot: &[SlotSample]) -> f64 {
     let mut gaps: Vec<f64> = slot.windows(2).map(|pair| seconds((pair[0].t_us, pair[1].t_us))).collect();
     gaps.sort_by(f64::total_cmp);
     super::median(&gaps).unwrap_or(1.0)
+}
+
+/// What the decode-only drain costs, over its steady part.
+fn decode_only_costs(view: &View<'_>) -> Vec<drain::ProcessCost> {
+    let Some((from, to)) = view.window(phase::DECODE_ONLY) else { return Vec::new() };
+    drain::steady_costs(&view.cpu((from, to)), &rate::drain_part(&view.arrivals((from, to)), from, to))
 }
 
 /// The rate of a window's blocks, first and last left out.
@@ -547,7 +552,7 @@ fn backfill_repeat(view: &View<'_>, point: &Point, repeat: u32, findings: &mut F
 fn backfill_costs(view: &View<'_>, copy: (u64, u64), curve: &rate::Curve) -> Vec<drain::ProcessCost> {
     let (Some(first), Some(last)) = (curve.first(), curve.last()) else { return Vec::new() };
     let window = ((first.0 * 1e6) as u64, (last.0 * 1e6) as u64);
-    let cpu = view.cpu(widen(copy));
+    let cpu = view.cpu(copy);
     cpu.iter()
         .filter_map(|(process, counter)| drain::cost(process, counter, last.1 - first.1, window))
         .collect()

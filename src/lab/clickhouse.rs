@@ -7,8 +7,9 @@
 //! **Who may connect.** Clients are the user `cdcprobe` with a random password (the configuration holds its SHA-256).
 //! The embedded engine insists on running its own queries as `default` without a password, and a network rule does not
 //! tell it from a client of 127.0.0.1. So `default` has no right but to open listeners and to read system.numbers, and
-//! its profile allows one query at a time on the whole server, not to be changed: the engine's endless query is that
-//! one, and every query of a client as `default` is refused.
+//! its profile allows it one query at a time, not to be changed: the engine's endless query is that one, and every
+//! query of a client as `default` is refused. Other users' queries do not count, so a client that is quicker than the
+//! engine cannot take the endless query's place.
 //!
 //! Hazards: clickhouse-local takes a `config.xml` from its working directory, so that is a folder of its own.
 //! `async_insert` is on by default in this version; the lab's profile turns it off, as inserts that are acknowledged
@@ -50,9 +51,9 @@ const LISTEN: &str = "system start listen http; system start listen tcp";
 const STAY: &str =
     "; select sleepEachRow(1) from system.numbers limit 10000000000 format Null settings max_block_size = 1";
 
-/// The engine's user may have one query only while nobody else has any, so a client that is quicker than the engine gets
-/// [`STAY`] refused; with `--ignore-error` the next copy takes its place. As many as fit one argument (128 KiB).
-const STAY_COPIES: usize = 800;
+/// A client that comes as `default` between [`LISTEN`] and [`STAY`] gets the latter refused; with `--ignore-error` the
+/// next copy takes its place.
+const STAY_COPIES: usize = 50;
 
 /// A node of the lab. Dropping it stops the server.
 #[derive(Debug)]

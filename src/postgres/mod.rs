@@ -11,6 +11,7 @@
 //! | [`message`] | the bodies of the few messages that we read ourselves (pure) |
 //! | [`settings`] | what every session has pinned |
 //! | [`quote`] | identifiers and literals |
+//! | [`oid`] | built-in types by number |
 
 pub mod auth;
 pub mod catalog;
@@ -19,6 +20,7 @@ pub mod connect;
 pub mod error;
 pub mod frames;
 pub mod message;
+pub mod oid;
 pub mod quote;
 pub mod settings;
 pub mod tls;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Pipeline, SourceEndpoint, TableName, TargetEndpoint},
     failure::{Failure, Kind},
-    meter::{ClockMeter, PipelineMeter, ProcessMeter, TablesMeter, clickhouse::visible_rows, reader},
+    meter::{ClockMeter, Meter, PipelineMeter, ProcessMeter, TablesMeter, clickhouse::visible_rows, reader},
     metric::{Point, Values, meter},
     pipeline::{self, Counters, PipeSpec},
     record::{Edge, OpenPhase, PhaseMark, RunDir, live::Watcher, sampler::Sampler},
@@ -85,7 +85,7 @@ impl Bench {
         }
     }
 
-    /// A sampler with the meters that every probe reads: the pipe, its process and the target's, the target's tables.
+    /// A sampler with the meters that every probe reads: the pipe, the processes, the target's tables.
     pub fn sampler(&self, counters: &Arc<Counters>, tables: &[TableName]) -> Sampler {
         let mut sampler = Sampler::new(self.dir.clone());
         let pipe = PipelineMeter::new(meter::PIPE, Arc::clone(counters));
@@ -94,12 +94,16 @@ impl Bench {
         let target = TablesMeter::new(pipeline::target_client(&self.target), &self.target.database, &names);
         sampler.meter("clickhouse", SAMPLE, reader(target));
         sampler.meter(meter::SOURCE_CLOCK, CLOCK, reader(ClockMeter::source(&self.source)));
-        let process = |name: &str| format!("{}{name}", meter::PROCESS);
-        sampler.meter(&process("pipe"), SAMPLE, reader(ProcessMeter::own("pipe")));
-        if let Some(pid) = self.clickhouse_pid {
-            sampler.meter(&process("clickhouse"), SAMPLE, reader(ProcessMeter::new("clickhouse", pid)));
-        }
+        self.watch_processes(&mut sampler);
         sampler
+    }
+
+    /// This process, and the target's where it runs on this machine.
+    pub fn watch_processes(&self, sampler: &mut Sampler) {
+        watch_process(sampler, ProcessMeter::own("pipe"));
+        if let Some(pid) = self.clickhouse_pid {
+            watch_process(sampler, ProcessMeter::new("clickhouse", pid));
+        }
     }
 
     /// The walsender of the pipe's stream, where the source runs on this machine.
@@ -108,8 +112,7 @@ impl Bench {
             let counters = Arc::clone(counters);
             let find =
                 move || u32::try_from(counters.walsender_pid.load(Relaxed)).ok().filter(|pid| *pid > 0);
-            let name = format!("{}walsender", meter::PROCESS);
-            sampler.meter(&name, SAMPLE, reader(ProcessMeter::following("walsender", find)));
+            watch_process(sampler, ProcessMeter::following("walsender", find));
         }
     }
 
@@ -192,6 +195,10 @@ impl ArrivalRecorder {
         self.stop.cancel();
         self.task.await.context("the recorder of arrivals failed")?
     }
+}
+
+fn watch_process(sampler: &mut Sampler, process: ProcessMeter) {
+    sampler.meter(&format!("{}{}", meter::PROCESS, process.name()), SAMPLE, reader(process));
 }
 
 pub fn interrupted() -> Failure {

@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context;
 use tokio_postgres::Client;
 
-use super::Bench;
+use super::{Bench, settle::settle};
 use crate::{
     config::{DrainProbe, LoadPlan, TableName, Workload},
     load::{self, LoadCounters, LoadResult, simple_update},
@@ -24,7 +24,7 @@ use crate::{
     metric::{Point, meter, phase, point},
     pipeline::{self, Counters, FENCE_PREFIX, Pipe, PipeSpec, Target},
     postgres::sql_session,
-    record::live::LiveFigures,
+    record::{live::LiveFigures, sampler::Sampler},
     units::{Lsn, PgMicros},
 };
 
@@ -89,6 +89,9 @@ async fn one(
     let fence = drained.and_then(|fence| stopped.map(|()| fence))?;
     bench.verify(run, &point, &spec.tables).await?;
     if probe.decode_only {
+        let settling = bench.phase(run, &point, "settle")?;
+        settle(bench).await?;
+        settling.end()?;
         decode_only(bench, spec, run, &point, fence).await?;
     }
     Ok(())
@@ -238,7 +241,8 @@ async fn record_fence(
     )
 }
 
-/// The same changes once more, from the second slot, into nothing.
+/// The same changes once more, from the second slot, into nothing, once the servers' own work on the first time has
+/// ended: merges and vacuum would take CPU that the drain had.
 async fn decode_only(
     bench: &Bench,
     spec: &PipeSpec,
@@ -247,15 +251,30 @@ async fn decode_only(
     fence: Lsn,
 ) -> anyhow::Result<()> {
     let spec = PipeSpec { slot: decode_slot(spec), ..spec.clone() };
-    let phase = bench.phase(run, point, phase::DECODE_ONLY)?;
     let mut pipe = Pipe::start(spec.clone(), Target::Null);
-    let arrivals = bench.record_arrivals(&pipe.counters);
-    let drained = bench.or_stop(pipe.durable(fence)).await;
-    phase.end()?;
+    let drained = drain_into_nothing(bench, run, point, fence, &mut pipe).await;
     let stopped = pipe.stop().await;
-    arrivals.finish().await?;
     let dropped = pipeline::drop_slot(&spec.source, &spec.slot).await;
     drained.and(stopped).and(dropped)
+}
+
+async fn drain_into_nothing(
+    bench: &Bench,
+    run: u32,
+    point: &Point,
+    fence: Lsn,
+    pipe: &mut Pipe,
+) -> anyhow::Result<()> {
+    let phase = bench.phase(run, point, phase::DECODE_ONLY)?;
+    let arrivals = bench.record_arrivals(&pipe.counters);
+    bench.or_stop(pipe.streaming()).await?;
+    let mut sampler = Sampler::new(bench.dir.clone());
+    bench.watch_processes(&mut sampler);
+    bench.watch_walsender(&mut sampler, &pipe.counters);
+    bench.or_stop(pipe.durable(fence)).await?;
+    sampler.stop().await?;
+    phase.end()?;
+    arrivals.finish().await
 }
 
 /// The figures shown once a second.

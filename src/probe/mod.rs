@@ -5,6 +5,7 @@ pub mod backfill;
 pub mod bench;
 pub mod drain;
 pub mod evidence;
+mod settle;
 
 pub use bench::Bench;
 

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::{catalog::Column, order::KeyOrder};
 use crate::{
     failure::{Failure, Kind},
-    postgres::quote as pg,
+    postgres::{oid, quote as pg},
     sink::clickhouse::quote::identifier,
 };
 
@@ -37,25 +37,6 @@ pub enum Bound {
     Text,
     /// As a quoted text, cast to uuid in the source; the target compares texts.
     Uuid,
-}
-
-/// Types by oid (`pg_type.dat`).
-mod oid {
-    pub const BOOL: u32 = 16;
-    pub const BYTEA: u32 = 17;
-    pub const INT8: u32 = 20;
-    pub const INT2: u32 = 21;
-    pub const INT4: u32 = 23;
-    pub const TEXT: u32 = 25;
-    pub const FLOAT4: u32 = 700;
-    pub const FLOAT8: u32 = 701;
-    pub const VARCHAR: u32 = 1043;
-    pub const DATE: u32 = 1082;
-    pub const TIME: u32 = 1083;
-    pub const TIMESTAMP: u32 = 1114;
-    pub const TIMESTAMPTZ: u32 = 1184;
-    pub const NUMERIC: u32 = 1700;
-    pub const UUID: u32 = 2950;
 }
 
 /// The target's side of a column.
@@ -185,11 +166,11 @@ fn utc(column: &str) -> String {
 
 fn element_oid(array: u32) -> Option<u32> {
     Some(match array {
-        1005 => oid::INT2,
-        1007 => oid::INT4,
-        1016 => oid::INT8,
-        1009 => oid::TEXT,
-        1015 => oid::VARCHAR,
+        oid::INT2_ARRAY => oid::INT2,
+        oid::INT4_ARRAY => oid::INT4,
+        oid::INT8_ARRAY => oid::INT8,
+        oid::TEXT_ARRAY => oid::TEXT,
+        oid::VARCHAR_ARRAY => oid::VARCHAR,
         _ => return None,
     })
 }

@@ -105,12 +105,18 @@ impl NativeBlock {
         self.sealed = None;
     }
 
-    fn push_meta(&mut self, meta: RowMeta, deleted: bool) {
+    /// Ends a row of which `filled` columns were written.
+    #[inline]
+    fn end_row(&mut self, filled: usize, meta: RowMeta, deleted: bool) -> Result<(), EncodeError> {
+        if filled != self.columns.len() {
+            return Err(EncodeError::ColumnCount { expected: self.columns.len(), found: filled });
+        }
         self.lsns.extend_from_slice(&meta.lsn.0.to_le_bytes());
         self.deleted.push(u8::from(deleted));
         self.committed_at.extend_from_slice(&meta.committed_at.unix_micros().to_le_bytes());
         self.rows += 1;
         self.bytes += 17;
+        Ok(())
     }
 
     /// The block as Native, in pieces that own the column buffers; the block is empty afterwards, its capacity gone
@@ -146,11 +152,7 @@ impl Block for NativeBlock {
             self.bytes += column.push(value).map_err(|error| column.error(error))?;
             filled += 1;
         }
-        if filled != self.columns.len() {
-            return Err(EncodeError::ColumnCount { expected: self.columns.len(), found: filled });
-        }
-        self.push_meta(meta, false);
-        Ok(())
+        self.end_row(filled, meta, false)
     }
 
     fn push_tombstone<'a>(
@@ -167,11 +169,7 @@ impl Block for NativeBlock {
             };
             filled += 1;
         }
-        if filled != self.columns.len() {
-            return Err(EncodeError::ColumnCount { expected: self.columns.len(), found: filled });
-        }
-        self.push_meta(meta, true);
-        Ok(())
+        self.end_row(filled, meta, true)
     }
 
     fn rows(&self) -> u32 {
@@ -459,9 +457,10 @@ fn put_timestamp(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ValueError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::types::oid, *};
+    use super::*;
     use crate::{
         change::{Identity, RelationId, TableColumn},
+        postgres::oid,
         units::{Lsn, PgMicros},
     };
 
