@@ -7,9 +7,8 @@
 //! **Who may connect.** Clients are the user `cdcprobe` with a random password (the configuration holds its SHA-256).
 //! The embedded engine insists on running its own queries as `default` without a password, and a network rule does not
 //! tell it from a client of 127.0.0.1. So `default` has no right but to open listeners and to read system.numbers, and
-//! its profile allows it one query at a time, not to be changed: the engine's endless query is that one, and every
-//! query of a client as `default` is refused. Other users' queries do not count, so a client that is quicker than the
-//! engine cannot take the endless query's place.
+//! a quota of as many queries as the engine makes at its start: a client as `default` can have constants evaluated
+//! (`select 1` counts in no quota), in little memory, and nothing else.
 //!
 //! Hazards: clickhouse-local takes a `config.xml` from its working directory, so that is a folder of its own.
 //! `async_insert` is on by default in this version; the lab's profile turns it off, as inserts that are acknowledged
@@ -44,16 +43,10 @@ pub const ENGINE_SUBCOMMAND: &str = "__clickhouse-engine";
 const START_PATIENCE: Duration = Duration::from_secs(120);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Opens the listeners.
-const LISTEN: &str = "system start listen http; system start listen tcp";
-
-/// Keeps them open for 300 years. One row a block, as the sleep of one block is limited.
-const STAY: &str =
-    "; select sleepEachRow(1) from system.numbers limit 10000000000 format Null settings max_block_size = 1";
-
-/// A client that comes as `default` between [`LISTEN`] and [`STAY`] gets the latter refused; with `--ignore-error` the
-/// next copy takes its place.
-const STAY_COPIES: usize = 50;
+/// Opens the listeners, and keeps them open for 300 years: one row a block, as the sleep of one block is limited. As many
+/// queries as the quota `engine` allows.
+const SERVE: &str = "system start listen http; system start listen tcp; \
+    select sleepEachRow(1) from system.numbers limit 10000000000 format Null settings max_block_size = 1";
 
 /// A node of the lab. Dropping it stops the server.
 #[derive(Debug)]
@@ -183,8 +176,7 @@ impl ClickHouse {
             format!("--http_port={}", self.http_port).into(),
             format!("--tcp_port={}", self.tcp_port).into(),
             "--listen_host=127.0.0.1".into(),
-            "--ignore-error".into(),
-            format!("--query={LISTEN}{}", STAY.repeat(STAY_COPIES)).into(),
+            format!("--query={SERVE}").into(),
         ]
     }
 
