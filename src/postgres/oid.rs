@@ -9,6 +9,7 @@ pub const TEXT: u32 = 25;
 pub const JSON: u32 = 114;
 pub const FLOAT4: u32 = 700;
 pub const FLOAT8: u32 = 701;
+pub const BPCHAR: u32 = 1042;
 pub const VARCHAR: u32 = 1043;
 pub const DATE: u32 = 1082;
 pub const TIME: u32 = 1083;

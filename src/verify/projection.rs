@@ -86,6 +86,11 @@ pub fn project(column: &Column, target: TargetColumn<'_>) -> Result<Projection> 
             }
         }
         (oid::TEXT | oid::VARCHAR, "String") => Projection { bound: Some(Bound::Text), ..bytewise() },
+        // A cast to text would take the blanks at the end away.
+        (oid::BPCHAR, "String") => Projection {
+            source_order: format!("concat({source}, '') collate \"C\""),
+            ..plain(KeyOrder::Bytes)
+        },
         (oid::BYTEA, "String") => {
             written(format!("concat('\\\\x', lower(hex({target_name})))"), KeyOrder::Bytes)
         }

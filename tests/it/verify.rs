@@ -83,6 +83,7 @@ const TYPES: &[TypeCase] = &[
         ],
     ),
     ("v", "varchar(10)", "String", &[("'a'", "'a'"), ("' b '", "' b '")]),
+    ("bp", "char(5)", "Nullable(String)", &[("'a'", "'a    '"), ("' b'", "' b   '"), ("null", "NULL")]),
     (
         "ba",
         "bytea",
@@ -343,6 +344,12 @@ async fn keys_of_every_kind_merge_in_order() {
             "String",
             "(array['b','B','a','A','é','zz','z','','Z-','a b',E'a\\tb','it''s','%','_'])[1 + g % 14] || g",
         ),
+        (
+            "kbpchar",
+            "char(8)",
+            "String",
+            "(array['b','B','a','A','é','zz','Z-',E'a\\tb','a b'])[1 + g % 9] || g",
+        ),
         ("kuuid", "uuid", "UUID", "md5(g::text)::uuid"),
         ("knumeric", "numeric(10,2)", "Decimal(10,2)", "(g - 1500) * 1.37"),
         ("kdate", "date", "Date32", "date '1990-01-01' + g * 7"),
@@ -380,6 +387,7 @@ async fn keys_of_every_kind_merge_in_order() {
 async fn copy_to_target(servers: &Servers, table: &str, source_type: &str) {
     let key = match source_type {
         "bytea" => "encode(k, 'hex')",
+        "char(8)" => "concat(k, '')",
         "timestamptz" => "to_char(k, 'YYYY-MM-DD HH24:MI:SS.US')",
         _ => "k::text",
     };

@@ -81,7 +81,7 @@ fn scalar(type_oid: u32, typmod: i32) -> Option<Scalar> {
         oid::FLOAT4 => Scalar::Float32,
         oid::FLOAT8 => Scalar::Float64,
         oid::NUMERIC => numeric(typmod),
-        oid::TEXT | oid::VARCHAR | oid::JSON | oid::BYTEA => Scalar::Bytes,
+        oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::JSON | oid::BYTEA => Scalar::Bytes,
         oid::JSONB => Scalar::Jsonb,
         oid::UUID => Scalar::Uuid,
         oid::DATE => Scalar::Date32,
