@@ -22,6 +22,7 @@ use std::{
 
 use anyhow::Context;
 use tokio::{sync::watch, task::JoinHandle};
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
 pub use apply::FENCE_PREFIX;
@@ -440,6 +441,11 @@ pub fn target_client(endpoint: &TargetEndpoint) -> clickhouse::Client {
 pub async fn create_slot(source: &SourceEndpoint, name: &str) -> anyhow::Result<Lsn> {
     slot::check_name(name)?;
     slot::create(&sql_session(source, "cdcprobe prepare").await?, name).await
+}
+
+/// Up to where a slot's changes have been confirmed; `None` when there is no such slot.
+pub async fn confirmed_lsn(client: &Client, slot: &str) -> anyhow::Result<Option<Lsn>> {
+    Ok(slot::slot_info(client, slot).await?.and_then(|slot| slot.confirmed_flush))
 }
 
 /// Drops a slot that nobody uses.
