@@ -65,10 +65,19 @@ async fn number(client: &clickhouse::Client, query: &str) -> u64 {
     client.query(query).fetch_one().await.unwrap()
 }
 
-/// The processes and the folder of a lab, to see whether they are gone.
+/// The processes, shared memory and folder of a lab, to see whether they are gone.
 struct Traces {
     processes: Vec<ProcessId>,
+    /// By id: what a postmaster of long ago left behind may carry the pid of one of today.
+    segments: Vec<u64>,
     folder: PathBuf,
+}
+
+/// Id and creator's pid of every System V segment.
+fn shared_memory() -> Vec<(u64, u64)> {
+    let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    let field = |line: &str, index| line.split_whitespace().nth(index)?.parse().ok();
+    segments.lines().skip(1).filter_map(|line| Some((field(line, 1)?, field(line, 4)?))).collect()
 }
 
 impl Traces {
@@ -80,7 +89,11 @@ impl Traces {
         let backends = backends.into_iter().filter_map(ProcessId::of);
         let processes: Vec<ProcessId> = [postmaster, engine].into_iter().chain(backends).collect();
         assert!(processes.iter().all(|process| process.is_alive()));
-        Traces { processes, folder: state.data_folder.clone() }
+        let ours = |pid: u64| processes.iter().any(|process| u64::from(process.pid) == pid);
+        let segments = shared_memory().into_iter().filter(|(_, creator)| ours(*creator));
+        let segments: Vec<u64> = segments.map(|(id, _)| id).collect();
+        assert!(!segments.is_empty(), "a postmaster has shared memory");
+        Traces { processes, segments, folder: state.data_folder.clone() }
     }
 
     fn expect_none(&self) {
@@ -91,11 +104,8 @@ impl Traces {
     fn expect_no_process(&self) {
         let alive: Vec<_> = self.processes.iter().filter(|process| process.is_alive()).collect();
         assert!(alive.is_empty(), "still running: {alive:?}");
-        let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
-        let creators =
-            segments.lines().skip(1).filter_map(|line| line.split_whitespace().nth(4)?.parse().ok());
-        let ours = |pid: &u32| self.processes.iter().any(|process| process.pid == *pid);
-        assert_eq!(creators.filter(ours).count(), 0, "shared memory is left");
+        let left = shared_memory().into_iter().filter(|(id, _)| self.segments.contains(id)).count();
+        assert_eq!(left, 0, "shared memory is left");
     }
 
     /// When nobody waits for them: the kernel's signal reaches the servers just after their owner's end.
