@@ -3,7 +3,7 @@
 //! Inputs are sequences of pieces, each behind its length as four big-endian bytes: the shape of fixtures/wire/*.bin.
 
 use cdcprobe::{
-    change::{Event, Identity, OldRow, RelationId, Table, TableColumn, Tuple, Value},
+    change::{BaseType, Event, Identity, OldRow, RelationId, Table, TableColumn, Tuple, Value},
     postgres::oid,
     sink::{
         Block, RowMeta,
@@ -61,7 +61,7 @@ pub fn copy(data: &[u8]) {
 }
 
 /// Type oid and type modifier of every supported type; `numeric` three times.
-pub const TYPES: [(u32, i32); 24] = [
+pub const TYPES: [(u32, i32); 26] = [
     (oid::BOOL, -1),
     (oid::BYTEA, -1),
     (oid::INT8, -1),
@@ -80,6 +80,8 @@ pub const TYPES: [(u32, i32); 24] = [
     (oid::NUMERIC, (10 << 16 | 2) + 4),
     (oid::NUMERIC, (76 << 16 | 38) + 4),
     (oid::UUID, -1),
+    (oid::OID, -1),
+    (oid::XID8, -1),
     (oid::JSONB, -1),
     (oid::INT2_ARRAY, -1),
     (oid::INT4_ARRAY, -1),
@@ -88,17 +90,34 @@ pub const TYPES: [(u32, i32); 24] = [
     (oid::INT8_ARRAY, -1),
 ];
 
-/// The first byte chooses the type (and, by its top bit, NOT NULL); every piece is a value, an empty one NULL as well where it may be.
+fn element(array: u32) -> Option<u32> {
+    Some(match array {
+        oid::INT2_ARRAY => oid::INT2,
+        oid::INT4_ARRAY => oid::INT4,
+        oid::INT8_ARRAY => oid::INT8,
+        oid::TEXT_ARRAY => oid::TEXT,
+        oid::VARCHAR_ARRAY => oid::VARCHAR,
+        _ => return None,
+    })
+}
+
+/// The first byte chooses the type (and, by its top bits, NOT NULL and the text form); every piece is a value, an empty one NULL as well where it may be.
 /// A block that took its rows must read back as Native, to the last byte, with as many rows.
 pub fn native(data: &[u8]) {
     let Some((&head, data)) = data.split_first() else { return };
-    let (type_oid, typmod) = TYPES[usize::from(head & 0x7F) % TYPES.len()];
+    let (type_oid, typmod) = TYPES[usize::from(head & 0x3F) % TYPES.len()];
+    let text = head & 0x40 != 0;
     let column = |name: &str, type_oid, typmod, not_null, key_position| TableColumn {
         name: name.to_owned(),
         type_oid,
         typmod,
         type_name: name.to_owned(),
         not_null,
+        base: match element(type_oid) {
+            Some(element) => BaseType::array(type_oid, element),
+            None => BaseType::scalar(type_oid, typmod),
+        },
+        is_binary: true,
         key_position,
     };
     let table = Table {
@@ -111,12 +130,13 @@ pub fn native(data: &[u8]) {
             column("value", type_oid, typmod, head & 0x80 != 0, None),
         ],
     };
-    let mut block = NativeBlock::new(&table).expect("every type in the table is supported");
+    let mut block = NativeBlock::new(&table);
     let meta = RowMeta { lsn: Lsn(1), committed_at: PgMicros(0) };
     let mut rows = 0;
     for piece in pieces(data) {
         let nothing: &[Value<'_>] = if piece.is_empty() && head & 0x80 == 0 { &[Value::Null] } else { &[] };
-        for value in nothing.iter().copied().chain([Value::Binary(piece)]) {
+        let value = if text { Value::Text(piece) } else { Value::Binary(piece) };
+        for value in nothing.iter().copied().chain([value]) {
             // After an error the block is unusable, as its contract says.
             if block.push([Value::Binary(&[0, 0, 0, 1]), value].into_iter(), meta).is_err() {
                 return;
@@ -171,7 +191,7 @@ fn width(type_name: &str) -> Option<u64> {
     Some(match name {
         "Bool" | "UInt8" => 1,
         "Int16" => 2,
-        "Int32" | "Float32" | "Date32" => 4,
+        "Int32" | "UInt32" | "Float32" | "Date32" => 4,
         "Int64" | "UInt64" | "Float64" | "Time64" | "DateTime64" => 8,
         "UUID" => 16,
         "Decimal" => match arguments.split_once(',')?.0.parse().ok()? {

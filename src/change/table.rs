@@ -1,6 +1,6 @@
 //! A source table as its catalog describes it: what a sink needs to know to make room for it.
 
-use super::{Identity, Relation, RelationId};
+use super::{BaseType, Identity, Relation, RelationId};
 
 /// One published column.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,9 @@ pub struct TableColumn {
     /// As PostgreSQL writes it (`numeric(10,2)`), for messages.
     pub type_name: String,
     pub not_null: bool,
+    pub base: BaseType,
+    /// Its values can be read in binary form; else they travel as text.
+    pub is_binary: bool,
     /// Position within the key that identifies a row, from 0.
     pub key_position: Option<u16>,
 }
@@ -32,6 +35,11 @@ impl Table {
         let mut key: Vec<_> = self.columns.iter().filter(|column| column.key_position.is_some()).collect();
         key.sort_by_key(|column| column.key_position);
         key
+    }
+
+    /// Every column can be read in binary form.
+    pub fn is_binary(&self) -> bool {
+        self.columns.iter().all(|column| column.is_binary)
     }
 
     /// What differs between this table and the shape in which the stream announces it; `None` when nothing does.

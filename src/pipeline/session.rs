@@ -54,7 +54,9 @@ pub async fn run<S: Sink>(
     counters: &Arc<Counters>,
     controls: &Controls,
 ) -> anyhow::Result<(Checkpoint, Option<StreamError>)> {
-    let stream = match ReplicationStream::start(wire, &spec.slot, &spec.publication, checkpoint.lsn).await {
+    let binary = tables.iter().all(|table| table.is_binary());
+    let start = ReplicationStream::start(wire, &spec.slot, &spec.publication, checkpoint.lsn, binary);
+    let stream = match start.await {
         Ok(stream) => stream,
         Err(error) => return Ok((checkpoint, Some(error.into()))),
     };

@@ -3,7 +3,10 @@
 use anyhow::Context;
 use tokio_postgres::Client;
 
-use super::quote::{identifier, qualified};
+use super::{
+    quote::{identifier, qualified},
+    types::{Types, has_binary_form},
+};
 use crate::{
     change::{Identity, RelationId, Table, TableColumn},
     config::TableName,
@@ -25,6 +28,7 @@ pub async fn tables(client: &Client, names: &[TableName]) -> anyhow::Result<Vec<
     let plain: Vec<&str> = names.iter().map(|name| name.name.as_str()).collect();
     let rows =
         client.query(include_str!("sql/tables.sql"), &[&schemas, &plain]).await.context("read tables")?;
+    let types = Types::read(client).await?;
     let mut tables = Vec::with_capacity(names.len());
     for name in names {
         let row = rows.iter().find(|row| {
@@ -34,12 +38,17 @@ pub async fn tables(client: &Client, names: &[TableName]) -> anyhow::Result<Vec<
             Failure::config(format!("table {name} does not exist in the source's database"))
                 .hint("check source.tables: schema.table, quoted as in SQL where it has capitals or dots")
         })?;
-        tables.push(table(client, name, row).await?);
+        tables.push(table(client, &types, name, row).await?);
     }
     Ok(tables)
 }
 
-async fn table(client: &Client, name: &TableName, row: &tokio_postgres::Row) -> anyhow::Result<SizedTable> {
+async fn table(
+    client: &Client,
+    types: &Types,
+    name: &TableName,
+    row: &tokio_postgres::Row,
+) -> anyhow::Result<SizedTable> {
     if row.get::<_, &str>("kind") != "r" {
         return Err(Failure::config(format!("{name} is no ordinary table"))
             .hint("partitioned tables, views and foreign tables cannot be followed yet; name its partitions instead")
@@ -55,7 +64,7 @@ async fn table(client: &Client, name: &TableName, row: &tokio_postgres::Row) -> 
     let identity = row.get::<_, &str>("identity").bytes().next().and_then(Identity::from_byte);
     let identity = identity.with_context(|| format!("table {name} has an unknown replica identity"))?;
     let id = row.get::<_, u32>("id");
-    let columns = columns(client, name, id).await?;
+    let columns = columns(client, types, name, id).await?;
     if columns.iter().all(|column| column.key_position.is_none()) {
         return Err(without_key(name, identity).into());
     }
@@ -85,7 +94,12 @@ fn without_key(name: &TableName, identity: Identity) -> Failure {
     Failure::config(format!("table {name} has no key by which to find a row again: {why}")).hint(hint)
 }
 
-async fn columns(client: &Client, name: &TableName, id: u32) -> anyhow::Result<Vec<TableColumn>> {
+async fn columns(
+    client: &Client,
+    types: &Types,
+    name: &TableName,
+    id: u32,
+) -> anyhow::Result<Vec<TableColumn>> {
     let rows = client.query(include_str!("sql/columns.sql"), &[&id]).await.context("read columns")?;
     let column = |row: &tokio_postgres::Row| {
         let column = row.get::<_, String>("name");
@@ -94,10 +108,14 @@ async fn columns(client: &Client, name: &TableName, id: u32) -> anyhow::Result<V
                 .hint("tables with generated columns cannot be followed yet; leave it out of source.tables")
                 .into());
         }
+        let (type_oid, typmod) = (row.get("type_oid"), row.get("typmod"));
+        let base = types.resolve(type_oid, typmod);
         Ok(TableColumn {
             name: column,
-            type_oid: row.get("type_oid"),
-            typmod: row.get("typmod"),
+            type_oid,
+            typmod,
+            base,
+            is_binary: has_binary_form(&base),
             type_name: row.get("type_name"),
             not_null: row.get("not_null"),
             key_position: row.get::<_, Option<i16>>("key_position").map(i16::unsigned_abs),

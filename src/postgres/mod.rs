@@ -11,7 +11,7 @@
 //! | [`message`] | the bodies of the few messages that we read ourselves (pure) |
 //! | [`settings`] | what every session has pinned |
 //! | [`quote`] | identifiers and literals |
-//! | [`oid`] | built-in types by number |
+//! | [`oid`], [`types`] | built-in types by number; what lies below domains and arrays |
 
 pub mod auth;
 pub mod catalog;
@@ -24,6 +24,7 @@ pub mod oid;
 pub mod quote;
 pub mod settings;
 pub mod tls;
+pub mod types;
 pub mod wire;
 
 pub use connect::sql_session;

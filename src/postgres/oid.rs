@@ -2,10 +2,12 @@
 
 pub const BOOL: u32 = 16;
 pub const BYTEA: u32 = 17;
+pub const NAME: u32 = 19;
 pub const INT8: u32 = 20;
 pub const INT2: u32 = 21;
 pub const INT4: u32 = 23;
 pub const TEXT: u32 = 25;
+pub const OID: u32 = 26;
 pub const JSON: u32 = 114;
 pub const FLOAT4: u32 = 700;
 pub const FLOAT8: u32 = 701;
@@ -18,6 +20,7 @@ pub const TIMESTAMPTZ: u32 = 1184;
 pub const NUMERIC: u32 = 1700;
 pub const UUID: u32 = 2950;
 pub const JSONB: u32 = 3802;
+pub const XID8: u32 = 5069;
 pub const INT2_ARRAY: u32 = 1005;
 pub const INT4_ARRAY: u32 = 1007;
 pub const TEXT_ARRAY: u32 = 1009;

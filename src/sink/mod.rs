@@ -58,8 +58,6 @@ pub trait Block: Send + 'static {
 /// A row that cannot be encoded. Permanent: the same row would fail again.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    #[error("column {column} has type {type_name}, which is not supported yet")]
-    UnsupportedType { column: String, type_name: String },
     #[error("a value of column {column} cannot become {target_type}: {error}")]
     Value { column: String, target_type: String, error: clickhouse::encode::ValueError },
     #[error("a row has {found} columns where the table has {expected}")]

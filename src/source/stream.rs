@@ -65,10 +65,17 @@ const LONGEST_NAP_TCP: Duration = Duration::from_millis(2);
 const LONGEST_NAP_UNIX: Duration = Duration::from_micros(300);
 
 impl ReplicationStream {
-    /// Streams `slot` from `from` on, binary, with the newest protocol of the server.
-    pub async fn start(wire: Wire, slot: &str, publication: &str, from: Lsn) -> Result<Self, WireError> {
+    /// Streams `slot` from `from` on, with the newest protocol of the server. `binary`: values come in binary form where
+    /// their type has one, which is a choice for all tables of the stream.
+    pub async fn start(
+        wire: Wire,
+        slot: &str,
+        publication: &str,
+        from: Lsn,
+        binary: bool,
+    ) -> Result<Self, WireError> {
         let mut wire = wire;
-        wire.begin_copy(&start_command(wire.server_version(), slot, publication, from)).await?;
+        wire.begin_copy(&start_command(wire.server_version(), slot, publication, from, binary)).await?;
         let nap = if wire.is_unix() {
             Nap::new(UNIX_CAPACITY_BYTES, LONGEST_NAP_UNIX)
         } else {
@@ -166,7 +173,7 @@ impl ReplicationStream {
     }
 }
 
-fn start_command(server_version: u32, slot: &str, publication: &str, from: Lsn) -> String {
+fn start_command(server_version: u32, slot: &str, publication: &str, from: Lsn, binary: bool) -> String {
     let protocol = match server_version {
         160_000.. => 4,
         150_000.. => 3,
@@ -174,9 +181,10 @@ fn start_command(server_version: u32, slot: &str, publication: &str, from: Lsn) 
         _ => 1,
     };
     let publications = replication_literal(&identifier_list([publication]));
-    let newer = if server_version >= 140_000 { ", binary 'true', messages 'true'" } else { "" };
+    let newer = if server_version >= 140_000 { ", messages 'true'" } else { "" };
+    let binary = if server_version >= 140_000 && binary { ", binary 'true'" } else { "" };
     format!(
-        "START_REPLICATION SLOT {} LOGICAL {from} (proto_version '{protocol}', publication_names {publications}{newer})",
+        "START_REPLICATION SLOT {} LOGICAL {from} (proto_version '{protocol}', publication_names {publications}{newer}{binary})",
         identifier(slot)
     )
 }

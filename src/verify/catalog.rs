@@ -10,15 +10,17 @@ use super::{
     projection::{Projection, TargetColumn, project},
 };
 use crate::{
+    change::BaseType,
     config::TableName,
     failure::{Failure, Kind},
+    postgres::types::Types,
 };
 
 /// A source column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     pub name: String,
-    pub type_oid: u32,
+    pub base: BaseType,
 }
 
 /// A source table's columns and its key, by index into them.
@@ -105,9 +107,11 @@ async fn source_shape(client: &Source, table: &TableName) -> Result<SourceShape>
             .hint("check schema and name; both are taken as written, capitals included")
             .into());
     }
+    let types = Types::read(client).await?;
     let (mut columns, mut is_generated, mut key) = (Vec::new(), Vec::new(), Vec::new());
     for (index, row) in rows.iter().enumerate() {
-        columns.push(Column { name: row.try_get("name")?, type_oid: row.try_get("type_oid")? });
+        let base = types.resolve(row.try_get("type_oid")?, row.try_get("typmod")?);
+        columns.push(Column { name: row.try_get("name")?, base });
         is_generated.push(row.try_get("is_generated")?);
         if let Some(place) = row.try_get::<_, Option<i32>>("key_place")? {
             key.push((place, index));

@@ -68,11 +68,11 @@ pub fn project(column: &Column, target: TargetColumn<'_>) -> Result<Projection> 
     let written = |text: String, order| Projection { target: text, ..plain(order) };
     let bytewise =
         || Projection { source_order: format!("{source} collate \"C\""), ..plain(KeyOrder::Bytes) };
-    let projection = match (column.type_oid, kind) {
+    let projection = match (column.base.oid, kind) {
         (oid::BOOL, "Bool") => {
             written(format!("if(isNull({target_name}), NULL, if({target_name}, 't', 'f'))"), KeyOrder::Bytes)
         }
-        (oid::INT2 | oid::INT4 | oid::INT8, integer) if is_integer(integer) => {
+        (oid::INT2 | oid::INT4 | oid::INT8 | oid::OID, integer) if is_integer(integer) => {
             Projection { bound: Some(Bound::Number), ..plain(KeyOrder::Integer) }
         }
         (oid::FLOAT4, "Float32") => float(plain(KeyOrder::Float), "float4send", "reinterpretAsUInt32", 8),
@@ -86,11 +86,6 @@ pub fn project(column: &Column, target: TargetColumn<'_>) -> Result<Projection> 
             }
         }
         (oid::TEXT | oid::VARCHAR, "String") => Projection { bound: Some(Bound::Text), ..bytewise() },
-        // A cast to text would take the blanks at the end away.
-        (oid::BPCHAR, "String") => Projection {
-            source_order: format!("concat({source}, '') collate \"C\""),
-            ..plain(KeyOrder::Bytes)
-        },
         (oid::BYTEA, "String") => {
             written(format!("concat('\\\\x', lower(hex({target_name})))"), KeyOrder::Bytes)
         }
@@ -112,23 +107,19 @@ pub fn project(column: &Column, target: TargetColumn<'_>) -> Result<Projection> 
         (oid::TIMESTAMPTZ, "DateTime64") => {
             written(format!("concat({}, '+00')", utc(&target_name)), KeyOrder::Temporal)
         }
-        (array, "Array") if element_oid(array).is_some() => {
-            let element = element_oid(array).expect("just asked");
-            written(array_text(element, target, &target_name), KeyOrder::Bytes)
+        (oid::XID8, integer) if is_integer(integer) => plain(KeyOrder::Integer),
+        (_, "Array") if column.base.element.is_some() => array(column, target, &source, &target_name)?,
+        // Whatever else the target keeps as text must be PostgreSQL's own text, which COPY writes.
+        (_, "String") => {
+            Projection { source_order: format!("concat({source}) collate \"C\""), ..plain(KeyOrder::Bytes) }
         }
-        // Whatever else the target keeps as text must be PostgreSQL's own text.
-        (_, "String") => Projection {
-            source: format!("{source}::text"),
-            source_order: format!("{source}::text collate \"C\""),
-            ..plain(KeyOrder::Bytes)
-        },
         _ => return Err(incomparable(column, target).into()),
     };
     Ok(projection)
 }
 
 fn incomparable(column: &Column, target: TargetColumn<'_>) -> Failure {
-    let (name, oid, held) = (&column.name, column.type_oid, target.type_name);
+    let (name, oid, held) = (&column.name, column.base.oid, target.type_name);
     Failure::new(Kind::Invariant, format!("column {name} (type oid {oid}) cannot be compared with {held}"))
         .hint("give the target's column the type that `docs/types.md` names for the source's")
 }
@@ -169,39 +160,64 @@ fn utc(column: &str) -> String {
     trimmed(&format!("toString(CAST({column} AS Nullable(DateTime64(6, 'UTC'))))"))
 }
 
-fn element_oid(array: u32) -> Option<u32> {
-    Some(match array {
-        oid::INT2_ARRAY => oid::INT2,
-        oid::INT4_ARRAY => oid::INT4,
-        oid::INT8_ARRAY => oid::INT8,
-        oid::TEXT_ARRAY => oid::TEXT,
-        oid::VARCHAR_ARRAY => oid::VARCHAR,
-        _ => return None,
-    })
-}
-
-/// PostgreSQL's array literal (manual, section "Array Input and Output Syntax") of a ClickHouse array.
-fn array_text(element: u32, target: TargetColumn<'_>, name: &str) -> String {
-    let text = match element {
-        oid::TEXT | oid::VARCHAR => {
-            r#"multiIf(x IS NULL, 'NULL', x = '' OR lower(x) = 'null' OR match(x, '[{},"\\\\ \\t\\n\\r\\x0b\\f]'), concat('"', replaceAll(replaceAll(x, '\\', '\\\\'), '"', '\\"'), '"'), x)"#
-        }
-        _ => "ifNull(toString(x), 'NULL')",
-    };
-    let literal =
-        format!("concat('{{', arrayStringConcat(arrayMap(x -> assumeNotNull({text}), {name}), ','), '}}')");
-    match target.is_null_companion {
+/// Both sides as PostgreSQL's literal of an array of texts (manual, section "Array Input and Output Syntax"), each element
+/// written as a column of its type would be.
+fn array(
+    column: &Column,
+    target: TargetColumn<'_>,
+    source_name: &str,
+    target_name: &str,
+) -> Result<Projection> {
+    const ELEMENT: &str = "element";
+    let base = column.base.element_type().ok_or_else(|| incomparable(column, target))?;
+    let inner = base_type(target.type_name)
+        .strip_prefix("Array(")
+        .and_then(|inner| inner.strip_suffix(')'))
+        .ok_or_else(|| incomparable(column, target))?;
+    let element = Column { name: ELEMENT.to_owned(), base };
+    let element =
+        project(&element, TargetColumn { name: ELEMENT, type_name: inner, is_null_companion: None })?;
+    // `concat` writes any type as COPY does; it turns NULL into an empty text.
+    let text = format!(
+        "case when {name} is distinct from null then concat({}) end",
+        element.source,
+        name = pg::identifier(ELEMENT)
+    );
+    // By subscript: `unnest` would take row types apart.
+    let source = format!(
+        "case when cardinality({source_name}) = 0 then '{{}}' else (select array_agg({text} order by place)::text \
+         from (select ({source_name})[place] as {}, place from generate_subscripts({source_name}, 1) place) list) end",
+        pg::identifier(ELEMENT)
+    );
+    let quoted = r#"multiIf(x IS NULL, 'NULL', x = '' OR lower(x) = 'null' OR match(x, '[{},"\\\\ \\t\\n\\r\\x0b\\f]'), concat('"', replaceAll(replaceAll(x, '\\', '\\\\'), '"', '\\"'), '"'), x)"#;
+    let literal = format!(
+        "concat('{{', arrayStringConcat(arrayMap(x -> assumeNotNull({quoted}), arrayMap({} -> \
+         CAST({} AS Nullable(String)), {target_name})), ','), '}}')",
+        identifier(ELEMENT),
+        element.target
+    );
+    let literal = match target.is_null_companion {
         Some(companion) => format!("if({}, NULL, {literal})", identifier(companion)),
         None => literal,
-    }
+    };
+    Ok(Projection {
+        source: source.clone(),
+        target: literal.clone(),
+        is_float: false,
+        order: KeyOrder::Bytes,
+        source_order: source,
+        target_order: literal,
+        bound: None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::BaseType;
 
     fn projected(type_oid: u32, type_name: &str) -> Result<Projection> {
-        let column = Column { name: "c".to_owned(), type_oid };
+        let column = Column { name: "c".to_owned(), base: BaseType::scalar(type_oid, -1) };
         project(&column, TargetColumn { name: "c", type_name, is_null_companion: None })
     }
 

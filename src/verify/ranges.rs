@@ -87,13 +87,16 @@ fn condition(key: &str, from: Option<String>, to: Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verify::{
-        catalog::Column,
-        projection::{TargetColumn, project},
+    use crate::{
+        change::BaseType,
+        verify::{
+            catalog::Column,
+            projection::{TargetColumn, project},
+        },
     };
 
     fn first(type_oid: u32, type_name: &str) -> Projection {
-        let column = Column { name: "k".to_owned(), type_oid };
+        let column = Column { name: "k".to_owned(), base: BaseType::scalar(type_oid, -1) };
         project(&column, TargetColumn { name: "k", type_name, is_null_companion: None }).expect("comparable")
     }
 

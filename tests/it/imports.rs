@@ -24,7 +24,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("source", &["change", "config", "postgres"]),
     ("sink", &["change", "config"]),
     ("pipeline", &["source", "sink", "change", "config"]),
-    ("verify", &["config", "postgres"]),
+    ("verify", &["change", "config", "postgres"]),
     ("load", &["config", "postgres"]),
     ("meter", &["metric", "postgres", "host", "pipeline::Counters"]),
     ("record", &["metric", "config"]),

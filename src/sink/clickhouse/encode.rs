@@ -10,8 +10,10 @@
 use bytes::Bytes;
 
 use super::{
+    array,
     numeric::{Numeric, decimal_width},
-    types::{ColumnType, IS_NULL_SUFFIX, Scalar, column_type},
+    text,
+    types::{ArrayForm, ColumnType, IS_NULL_SUFFIX, Scalar, column_type},
 };
 use crate::{
     change::{Table, Value},
@@ -34,8 +36,6 @@ pub enum ValueError {
     Null,
     #[error("it was not sent: a TOAST value that the update left unchanged")]
     UnchangedToast,
-    #[error("it came in text form, where the binary form was asked for")]
-    Text,
 }
 
 /// The rows of one table that go to ClickHouse together.
@@ -71,24 +71,20 @@ struct ColumnBuffer {
 }
 
 impl NativeBlock {
-    /// An empty block; errors name the first column whose type is not supported.
-    pub fn new(table: &Table) -> Result<Self, EncodeError> {
+    /// An empty block.
+    pub fn new(table: &Table) -> Self {
         let columns = table.columns.iter().map(|column| {
-            let column_type = column_type(column).ok_or_else(|| EncodeError::UnsupportedType {
-                column: column.name.clone(),
-                type_name: column.type_name.clone(),
-            })?;
-            Ok(ColumnBuffer::new(&column.name, column_type, column.key_position.is_some()))
+            ColumnBuffer::new(&column.name, column_type(column), column.key_position.is_some())
         });
-        Ok(NativeBlock {
-            columns: columns.collect::<Result<_, _>>()?,
+        NativeBlock {
+            columns: columns.collect(),
             lsns: Vec::new(),
             deleted: Vec::new(),
             committed_at: Vec::new(),
             rows: 0,
             bytes: 0,
             sealed: None,
-        })
+        }
     }
 
     /// The block's rows as they will be sent; the first call makes them, with a token, and empties the buffers.
@@ -204,9 +200,9 @@ impl ColumnBuffer {
     fn push(&mut self, value: Value<'_>) -> Result<usize, ValueError> {
         let bytes = match value {
             Value::Binary(bytes) => bytes,
+            Value::Text(text) => return self.push_text(text),
             Value::Null => return self.push_null(),
             Value::Unchanged => return Err(ValueError::UnchangedToast),
-            Value::Text(_) => return Err(ValueError::Text),
         };
         match self.column_type {
             ColumnType::Plain(scalar) => put_scalar(&mut self.data, scalar, bytes)?,
@@ -214,14 +210,51 @@ impl ColumnBuffer {
                 put_scalar(&mut self.data, scalar, bytes)?;
                 self.nulls.push(0);
             }
-            ColumnType::Array { element, element_oid, nullable } => {
-                self.push_array(element, element_oid, bytes)?;
-                if nullable {
-                    self.nulls.push(0);
-                }
+            ColumnType::Array { form: ArrayForm { is_text: true, .. }, .. } => return self.push_text(bytes),
+            ColumnType::Array { element, form, nullable } => {
+                self.push_array(element, form.element_oid, bytes)?;
+                self.end_array(nullable);
             }
         }
         Ok(bytes.len() + 1)
+    }
+
+    /// Appends a value in PostgreSQL's text form.
+    fn push_text(&mut self, text: &[u8]) -> Result<usize, ValueError> {
+        match self.column_type {
+            ColumnType::Plain(scalar) => text::put_scalar(&mut self.data, scalar, text)?,
+            ColumnType::Nullable(scalar) => {
+                text::put_scalar(&mut self.data, scalar, text)?;
+                self.nulls.push(0);
+            }
+            ColumnType::Array { element, form, nullable } => {
+                for item in array::items(text, form.delimiter) {
+                    match item? {
+                        None => self.push_null_element(element),
+                        Some(item) => {
+                            text::put_scalar(&mut self.data, element, &item)?;
+                            self.element_nulls.push(0);
+                            self.elements += 1;
+                        }
+                    }
+                }
+                self.end_array(nullable);
+            }
+        }
+        Ok(text.len() + 1)
+    }
+
+    fn push_null_element(&mut self, element: Scalar) {
+        put_zero(&mut self.data, element);
+        self.element_nulls.push(1);
+        self.elements += 1;
+    }
+
+    fn end_array(&mut self, nullable: bool) {
+        self.offsets.extend_from_slice(&self.elements.to_le_bytes());
+        if nullable {
+            self.nulls.push(0);
+        }
     }
 
     fn push_null(&mut self) -> Result<usize, ValueError> {
@@ -273,26 +306,21 @@ impl ColumnBuffer {
         while !rest.is_empty() {
             rest = self.push_element(element, rest)?;
         }
-        if self.elements - before != announced {
-            return Err(ValueError::Malformed);
-        }
-        self.offsets.extend_from_slice(&self.elements.to_le_bytes());
-        Ok(())
+        if self.elements - before == announced { Ok(()) } else { Err(ValueError::Malformed) }
     }
 
     fn push_element<'a>(&mut self, element: Scalar, bytes: &'a [u8]) -> Result<&'a [u8], ValueError> {
         let (length, rest) = bytes.split_first_chunk::<4>().ok_or(ValueError::Malformed)?;
-        self.elements += 1;
         let length = i32::from_be_bytes(*length);
         if length == -1 {
-            put_zero(&mut self.data, element);
-            self.element_nulls.push(1);
+            self.push_null_element(element);
             return Ok(rest);
         }
         let length = usize::try_from(length).map_err(|_| ValueError::Malformed)?;
         let (value, rest) = rest.split_at_checked(length).ok_or(ValueError::Malformed)?;
         put_scalar(&mut self.data, element, value)?;
         self.element_nulls.push(0);
+        self.elements += 1;
         Ok(rest)
     }
 
@@ -301,7 +329,7 @@ impl ColumnBuffer {
     }
 
     fn take_native(&mut self, out: &mut Pieces) {
-        out.column_head(&self.name, &self.column_type.to_string());
+        out.column_head(&self.name, &self.column_type.wire_name());
         match self.column_type {
             ColumnType::Plain(_) => {}
             ColumnType::Nullable(_) => out.piece(&mut self.nulls),
@@ -362,7 +390,7 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
@@ -384,9 +412,9 @@ fn put_reversed<const N: usize>(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), V
 #[inline]
 fn put_scalar(out: &mut Vec<u8>, scalar: Scalar, bytes: &[u8]) -> Result<(), ValueError> {
     match scalar {
-        Scalar::Bytes => put_string(out, bytes),
-        Scalar::Int64 | Scalar::Float64 => return put_reversed::<8>(out, bytes),
-        Scalar::Int32 | Scalar::Float32 => return put_reversed::<4>(out, bytes),
+        Scalar::Bytes | Scalar::Text | Scalar::Enum => put_string(out, bytes),
+        Scalar::Int64 | Scalar::Float64 | Scalar::UInt64 => return put_reversed::<8>(out, bytes),
+        Scalar::Int32 | Scalar::Float32 | Scalar::UInt32 => return put_reversed::<4>(out, bytes),
         Scalar::DateTime64 { .. } => return put_timestamp(out, bytes),
         Scalar::Int16 => return put_reversed::<2>(out, bytes),
         Scalar::Bool => match bytes {
@@ -414,10 +442,10 @@ fn put_scalar(out: &mut Vec<u8>, scalar: Scalar, bytes: &[u8]) -> Result<(), Val
 
 fn put_zero(out: &mut Vec<u8>, scalar: Scalar) {
     let width = match scalar {
-        Scalar::Bool | Scalar::Bytes | Scalar::NumericText | Scalar::Jsonb => 1,
+        Scalar::Bool | Scalar::Bytes | Scalar::Text | Scalar::Enum | Scalar::NumericText | Scalar::Jsonb => 1,
         Scalar::Int16 => 2,
-        Scalar::Int32 | Scalar::Float32 | Scalar::Date32 => 4,
-        Scalar::Int64 | Scalar::Float64 | Scalar::Time64 | Scalar::DateTime64 { .. } => 8,
+        Scalar::Int32 | Scalar::UInt32 | Scalar::Float32 | Scalar::Date32 => 4,
+        Scalar::Int64 | Scalar::UInt64 | Scalar::Float64 | Scalar::Time64 | Scalar::DateTime64 { .. } => 8,
         Scalar::Uuid => 16,
         Scalar::Decimal { precision, .. } => decimal_width(precision),
     };
@@ -437,7 +465,12 @@ const PG_EPOCH_UNIX_DAYS: i32 = 10_957;
 
 fn put_date(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ValueError> {
     let days = i32::from_be_bytes(fixed(bytes)?);
-    let days = days.checked_add(PG_EPOCH_UNIX_DAYS).filter(|days| DATE32_DAYS.contains(days));
+    put_unix_days(out, days.checked_add(PG_EPOCH_UNIX_DAYS))
+}
+
+/// `None`: infinity, or too far off for a number.
+pub(super) fn put_unix_days(out: &mut Vec<u8>, days: Option<i32>) -> Result<(), ValueError> {
+    let days = days.filter(|days| DATE32_DAYS.contains(days));
     let days = days.ok_or(ValueError::NoRepresentation("infinity, or outside of the years 1 to 9999"))?;
     out.extend_from_slice(&days.to_le_bytes());
     Ok(())
@@ -449,7 +482,13 @@ const DATETIME64_MICROS: std::ops::RangeInclusive<i64> = -62_167_219_200_000_000
 #[inline]
 fn put_timestamp(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ValueError> {
     let micros = i64::from_be_bytes(fixed(bytes)?);
-    let micros = micros.checked_add(PG_EPOCH_UNIX_MICROS).filter(|micros| DATETIME64_MICROS.contains(micros));
+    put_unix_micros(out, micros.checked_add(PG_EPOCH_UNIX_MICROS))
+}
+
+/// `None`: infinity, or too far off for a number.
+#[inline]
+pub(super) fn put_unix_micros(out: &mut Vec<u8>, micros: Option<i64>) -> Result<(), ValueError> {
+    let micros = micros.filter(|micros| DATETIME64_MICROS.contains(micros));
     let micros = micros.ok_or(ValueError::NoRepresentation("infinity, or outside of the years 0 to 9999"))?;
     out.extend_from_slice(&micros.to_le_bytes());
     Ok(())
@@ -459,7 +498,7 @@ fn put_timestamp(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ValueError> {
 mod tests {
     use super::*;
     use crate::{
-        change::{Identity, RelationId, TableColumn},
+        change::{BaseType, Identity, RelationId, TableColumn},
         postgres::oid,
         units::{Lsn, PgMicros},
     };
@@ -471,6 +510,11 @@ mod tests {
             typmod: -1,
             type_name: "t".to_owned(),
             not_null,
+            base: match type_oid {
+                oid::INT4_ARRAY => BaseType::array(type_oid, oid::INT4),
+                _ => BaseType::scalar(type_oid, -1),
+            },
+            is_binary: true,
             key_position,
         });
         Table {
@@ -490,8 +534,7 @@ mod tests {
             ("id", oid::INT4, true, Some(0)),
             ("note", oid::TEXT, false, None),
             ("tags", oid::INT4_ARRAY, false, None),
-        ]))
-        .unwrap();
+        ]));
         let array = b"\0\0\0\x01\0\0\0\x01\0\0\0\x17\0\0\0\x02\0\0\0\x01\0\0\0\x04\0\0\0\x07\xff\xff\xff\xff";
         let row = [Value::Binary(&[0, 0, 0, 5]), Value::Null, Value::Binary(array)];
         block.push(row.into_iter(), META).unwrap();
@@ -522,7 +565,7 @@ mod tests {
         let cases: [(u32, Value<'_>, ValueError); 7] = [
             (oid::INT4, Value::Null, ValueError::Null),
             (oid::INT4, Value::Binary(b"12"), ValueError::Malformed),
-            (oid::INT4, Value::Text(b"12"), ValueError::Text),
+            (oid::INT4, Value::Text(b"1x"), ValueError::Malformed),
             (oid::TEXT, Value::Unchanged, ValueError::UnchangedToast),
             (oid::BOOL, Value::Binary(&[2]), ValueError::Malformed),
             (
@@ -537,7 +580,7 @@ mod tests {
             ),
         ];
         for (type_oid, value, expected) in cases {
-            let mut block = NativeBlock::new(&table(&[("c", type_oid, true, Some(0))])).unwrap();
+            let mut block = NativeBlock::new(&table(&[("c", type_oid, true, Some(0))]));
             let error = block.push([value].into_iter(), META).unwrap_err();
             let EncodeError::Value { column, error, .. } = error else { panic!("{error}") };
             assert_eq!((column.as_str(), error), ("c", expected));
@@ -551,7 +594,7 @@ mod tests {
             b"\0\0\0\x02\0\0\0\0\0\0\0\x17\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\0\0\x04\0\0\0\x07";
         let short = b"\0\0\0\x01\0\0\0\0\0\0\0\x17\0\0\0\x02\0\0\0\x01\0\0\0\x04\0\0\0\x07";
         for array in [shifted.as_slice(), square, short] {
-            let mut block = NativeBlock::new(&table(&[("c", oid::INT4_ARRAY, true, None)])).unwrap();
+            let mut block = NativeBlock::new(&table(&[("c", oid::INT4_ARRAY, true, None)]));
             assert!(block.push([Value::Binary(array)].into_iter(), META).is_err());
         }
     }

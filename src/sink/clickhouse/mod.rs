@@ -1,10 +1,12 @@
 //! ClickHouse over HTTP: ReplacingMergeTree tables, Native blocks, a checkpoint table beside them.
 
+pub mod array;
 pub mod ddl;
 pub mod encode;
 pub mod insert;
 pub mod numeric;
 pub mod quote;
+pub mod text;
 pub mod types;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -123,7 +125,7 @@ impl ClickHouseSink {
     }
 
     async fn create_table(&self, table: &Table) -> anyhow::Result<()> {
-        let sql = ddl::create_table(self.database(), table).map_err(|why| unsupported(table, &why))?;
+        let sql = ddl::create_table(self.database(), table).map_err(|why| impossible(table, &why))?;
         let query = self.client.query_raw(&sql).with_setting("enable_time_time64_type", "1");
         query.execute().await.map_err(|error| explain(&self.endpoint, error)).context("create a target table")
     }
@@ -160,7 +162,7 @@ impl ClickHouseSink {
     async fn refuse_unfit(&self, table: &Table) -> anyhow::Result<()> {
         let name = table_name(&table.schema, &table.name);
         let Some(existing) = self.existing_table(&name).await? else { return Ok(()) };
-        let found = ddl::differences(table, &existing).map_err(|why| unsupported(table, &why))?;
+        let found = ddl::differences(table, &existing).map_err(|why| impossible(table, &why))?;
         if found.is_empty() {
             return Ok(());
         }
@@ -202,9 +204,9 @@ fn sorting_key_order(key: &str, columns: &[ColumnRow]) -> Vec<String> {
     names
 }
 
-fn unsupported(table: &Table, why: &str) -> Failure {
+fn impossible(table: &Table, why: &str) -> Failure {
     Failure::config(format!("table {table}: {why}"))
-        .hint("leave the table out of source.tables, or change the column's type")
+        .hint("rename the column, or leave the table out of source.tables")
 }
 
 /// Two source tables must not become one target table.
@@ -227,7 +229,7 @@ impl Sink for ClickHouseSink {
     type Block = NativeBlock;
 
     fn block(&self, table: &Table) -> Result<NativeBlock, EncodeError> {
-        NativeBlock::new(table)
+        Ok(NativeBlock::new(table))
     }
 
     async fn check(&self, tables: &[Table]) -> anyhow::Result<String> {
@@ -239,7 +241,7 @@ impl Sink for ClickHouseSink {
         let version: Vec<String> = self.rows("select version()").await?;
         refuse_collisions(tables)?;
         for table in tables {
-            ddl::target_columns(table).map_err(|why| unsupported(table, &why))?;
+            ddl::target_columns(table).map_err(|why| impossible(table, &why))?;
             self.refuse_unfit(table).await?;
         }
         Ok(version.concat())

@@ -46,15 +46,10 @@ impl<'a> Numeric<'a> {
     /// Errors when the value is not finite, has more than `scale` digits behind the point, or more than `precision` in all.
     pub fn write_decimal(&self, precision: u32, scale: u32, out: &mut Vec<u8>) -> Result<(), ValueError> {
         if !self.is_finite() {
-            return Err(ValueError::NoRepresentation("NaN and infinity have no decimal form"));
+            return Err(NOT_FINITE);
         }
-        let magnitude = self.scaled(scale).ok_or(ValueError::NoRepresentation("does not fit the decimal"))?;
-        if magnitude.exceeds_digits(precision) {
-            return Err(ValueError::NoRepresentation("does not fit the decimal"));
-        }
-        let signed = if self.sign == NEGATIVE { magnitude.negated() } else { magnitude };
-        out.extend_from_slice(&signed.to_le_bytes()[..decimal_width(precision)]);
-        Ok(())
+        let magnitude = self.scaled(scale).ok_or(TOO_LARGE)?;
+        put_magnitude(magnitude, self.sign == NEGATIVE, precision, out)
     }
 
     /// |value| * 10^scale, `None` when that is no integer or does not fit 256 bits.
@@ -120,6 +115,53 @@ impl<'a> Numeric<'a> {
         }
         out.truncate(end);
     }
+}
+
+/// As [`Numeric::write_decimal`], from PostgreSQL's text of a numeric.
+pub fn write_decimal_text(
+    text: &[u8],
+    precision: u32,
+    scale: u32,
+    out: &mut Vec<u8>,
+) -> Result<(), ValueError> {
+    if matches!(text, b"NaN" | b"Infinity" | b"-Infinity") {
+        return Err(NOT_FINITE);
+    }
+    let (negative, digits) = match text.strip_prefix(b"-") {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    let point = digits.iter().position(|byte| *byte == b'.').unwrap_or(digits.len());
+    let (integer, fraction) = (&digits[..point], digits.get(point + 1..).unwrap_or_default());
+    let kept = fraction.len().min(scale as usize);
+    let all = || integer.iter().chain(fraction);
+    if integer.is_empty() || !all().all(u8::is_ascii_digit) {
+        return Err(ValueError::Malformed);
+    }
+    if fraction[kept..].iter().any(|digit| *digit != b'0') {
+        return Err(TOO_LARGE);
+    }
+    let padding = std::iter::repeat_n(&b'0', scale as usize - kept);
+    let mut digits = integer.iter().chain(&fraction[..kept]).chain(padding);
+    let magnitude = digits.try_fold(U256::default(), |sum, digit| sum.mul_add(10, u64::from(digit - b'0')));
+    put_magnitude(magnitude.ok_or(TOO_LARGE)?, negative, precision, out)
+}
+
+const NOT_FINITE: ValueError = ValueError::NoRepresentation("NaN and infinity have no decimal form");
+const TOO_LARGE: ValueError = ValueError::NoRepresentation("does not fit the decimal");
+
+fn put_magnitude(
+    magnitude: U256,
+    negative: bool,
+    precision: u32,
+    out: &mut Vec<u8>,
+) -> Result<(), ValueError> {
+    if magnitude.exceeds_digits(precision) {
+        return Err(TOO_LARGE);
+    }
+    let signed = if negative { magnitude.negated() } else { magnitude };
+    out.extend_from_slice(&signed.to_le_bytes()[..decimal_width(precision)]);
+    Ok(())
 }
 
 fn four_digits(digit: u16) -> [u8; 4] {

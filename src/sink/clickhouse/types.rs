@@ -1,7 +1,7 @@
 //! What each PostgreSQL type becomes in ClickHouse, and how its binary form is written there. Pure.
 //!
-//! The table is WIRE.md's, as far as docs/types.md says that it is done. A type that is not in it is refused before the
-//! first row, with the column's name: nothing is ever squeezed into a type that cannot hold it.
+//! The table is that of docs/types.md. A type that is not in it becomes its text: nothing is ever squeezed into a type that
+//! cannot hold it.
 
 use std::fmt;
 
@@ -14,6 +14,10 @@ pub enum Scalar {
     Int16,
     Int32,
     Int64,
+    /// oid.
+    UInt32,
+    /// xid8.
+    UInt64,
     Float32,
     Float64,
     /// 1 ≤ precision ≤ 76.
@@ -23,7 +27,11 @@ pub enum Scalar {
     },
     /// PostgreSQL's text of a numeric, written from its binary form.
     NumericText,
-    /// The bytes as they are: text, json, bytea.
+    /// PostgreSQL's text: the bytes as they are, in either form. What has no binary form here comes as text only.
+    Text,
+    /// A label of an enum: text in either form.
+    Enum,
+    /// bytea: the raw bytes.
     Bytes,
     /// The bytes behind a version byte of 1.
     Jsonb,
@@ -44,52 +52,65 @@ pub enum ColumnType {
     /// column `<name>__is_null Bool` tells NULL from `{}`.
     Array {
         element: Scalar,
-        element_oid: u32,
         nullable: bool,
+        form: ArrayForm,
     },
+}
+
+/// How an array arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayForm {
+    /// As `array_send` names the element's type.
+    pub element_oid: u32,
+    /// Between two elements of the text form.
+    pub delimiter: u8,
+    /// It comes as text even where binary values are asked for.
+    pub is_text: bool,
 }
 
 /// The suffix of a nullable array's companion column.
 pub const IS_NULL_SUFFIX: &str = "__is_null";
 
-/// The target's type for a source column; `None`: not supported.
-pub fn column_type(column: &TableColumn) -> Option<ColumnType> {
-    if let Some((element, element_oid)) = array_element(column.type_oid) {
-        return Some(ColumnType::Array { element, element_oid, nullable: !column.not_null });
+/// The target's type for a source column. A type that is not in the table of docs/types.md becomes its text.
+pub fn column_type(column: &TableColumn) -> ColumnType {
+    if let Some(element) = column.base.element.filter(|element| !element.is_array) {
+        let form = ArrayForm {
+            element_oid: element.declared_oid,
+            delimiter: element.delimiter,
+            is_text: !column.is_binary,
+        };
+        let element = if element.is_enum { Scalar::Enum } else { scalar(element.oid, column.base.typmod) };
+        return ColumnType::Array { element, nullable: !column.not_null, form };
     }
-    let scalar = scalar(column.type_oid, column.typmod)?;
-    Some(if column.not_null { ColumnType::Plain(scalar) } else { ColumnType::Nullable(scalar) })
+    let scalar = match column.base {
+        base if base.is_enum => Scalar::Enum,
+        // Of arrays below a domain.
+        base if base.element.is_some() => Scalar::Text,
+        base => scalar(base.oid, base.typmod),
+    };
+    if column.not_null { ColumnType::Plain(scalar) } else { ColumnType::Nullable(scalar) }
 }
 
-fn array_element(type_oid: u32) -> Option<(Scalar, u32)> {
-    Some(match type_oid {
-        oid::INT2_ARRAY => (Scalar::Int16, oid::INT2),
-        oid::INT4_ARRAY => (Scalar::Int32, oid::INT4),
-        oid::INT8_ARRAY => (Scalar::Int64, oid::INT8),
-        oid::TEXT_ARRAY => (Scalar::Bytes, oid::TEXT),
-        oid::VARCHAR_ARRAY => (Scalar::Bytes, oid::VARCHAR),
-        _ => return None,
-    })
-}
-
-fn scalar(type_oid: u32, typmod: i32) -> Option<Scalar> {
-    Some(match type_oid {
+fn scalar(type_oid: u32, typmod: i32) -> Scalar {
+    match type_oid {
         oid::BOOL => Scalar::Bool,
         oid::INT2 => Scalar::Int16,
         oid::INT4 => Scalar::Int32,
         oid::INT8 => Scalar::Int64,
+        oid::OID => Scalar::UInt32,
+        oid::XID8 => Scalar::UInt64,
         oid::FLOAT4 => Scalar::Float32,
         oid::FLOAT8 => Scalar::Float64,
         oid::NUMERIC => numeric(typmod),
-        oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::JSON | oid::BYTEA => Scalar::Bytes,
+        oid::BYTEA => Scalar::Bytes,
         oid::JSONB => Scalar::Jsonb,
         oid::UUID => Scalar::Uuid,
         oid::DATE => Scalar::Date32,
         oid::TIME => Scalar::Time64,
         oid::TIMESTAMP => Scalar::DateTime64 { utc: false },
         oid::TIMESTAMPTZ => Scalar::DateTime64 { utc: true },
-        _ => return None,
-    })
+        _ => Scalar::Text,
+    }
 }
 
 /// `numeric(p, s)` where it fits Decimal; the scale is an 11-bit signed field (WIRE.md, pgoutput 14).
@@ -107,6 +128,16 @@ fn numeric(typmod: i32) -> Scalar {
     }
 }
 
+impl Scalar {
+    /// The type in which a block carries it; ClickHouse turns the one into the other.
+    fn wire_name(self) -> String {
+        match self {
+            Scalar::Enum => "String".to_owned(),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -114,10 +145,13 @@ impl fmt::Display for Scalar {
             Scalar::Int16 => f.write_str("Int16"),
             Scalar::Int32 => f.write_str("Int32"),
             Scalar::Int64 => f.write_str("Int64"),
+            Scalar::UInt32 => f.write_str("UInt32"),
+            Scalar::UInt64 => f.write_str("UInt64"),
             Scalar::Float32 => f.write_str("Float32"),
             Scalar::Float64 => f.write_str("Float64"),
             Scalar::Decimal { precision, scale } => write!(f, "Decimal({precision}, {scale})"),
-            Scalar::NumericText | Scalar::Bytes | Scalar::Jsonb => f.write_str("String"),
+            Scalar::NumericText | Scalar::Text | Scalar::Bytes | Scalar::Jsonb => f.write_str("String"),
+            Scalar::Enum => f.write_str("LowCardinality(String)"),
             Scalar::Uuid => f.write_str("UUID"),
             Scalar::Date32 => f.write_str("Date32"),
             Scalar::Time64 => f.write_str("Time64(6)"),
@@ -127,12 +161,27 @@ impl fmt::Display for Scalar {
     }
 }
 
+impl ColumnType {
+    /// The type in which a block carries the column.
+    pub fn wire_name(self) -> String {
+        match self {
+            ColumnType::Plain(scalar) => scalar.wire_name(),
+            ColumnType::Nullable(scalar) => format!("Nullable({})", scalar.wire_name()),
+            ColumnType::Array { element, .. } => format!("Array(Nullable({}))", element.wire_name()),
+        }
+    }
+}
+
 /// As ClickHouse writes it in `system.columns`.
 impl fmt::Display for ColumnType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ColumnType::Plain(scalar) => scalar.fmt(f),
+            ColumnType::Nullable(Scalar::Enum) => f.write_str("LowCardinality(Nullable(String))"),
             ColumnType::Nullable(scalar) => write!(f, "Nullable({scalar})"),
+            ColumnType::Array { element: Scalar::Enum, .. } => {
+                f.write_str("Array(LowCardinality(Nullable(String)))")
+            }
             ColumnType::Array { element, .. } => write!(f, "Array(Nullable({element}))"),
         }
     }
@@ -141,10 +190,23 @@ impl fmt::Display for ColumnType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::BaseType;
 
     fn column(type_oid: u32, typmod: i32, not_null: bool) -> TableColumn {
-        let name = "c".to_owned();
-        TableColumn { name, type_oid, typmod, type_name: String::new(), not_null, key_position: None }
+        let base = match type_oid {
+            oid::TEXT_ARRAY => BaseType::array(type_oid, oid::TEXT),
+            _ => BaseType::scalar(type_oid, typmod),
+        };
+        TableColumn {
+            name: "c".to_owned(),
+            type_oid,
+            typmod,
+            type_name: String::new(),
+            not_null,
+            base,
+            is_binary: true,
+            key_position: None,
+        }
     }
 
     /// `numeric(p, s)` as atttypmod holds it.
@@ -165,7 +227,7 @@ mod tests {
             (typmod(1000, 1000), "String"),
         ] {
             let column = column(oid::NUMERIC, typmod, true);
-            assert_eq!(column_type(&column).unwrap().to_string(), expected, "{typmod}");
+            assert_eq!(column_type(&column).to_string(), expected, "{typmod}");
         }
     }
 
@@ -177,8 +239,13 @@ mod tests {
             (oid::TIMESTAMPTZ, false, "Nullable(DateTime64(6, 'UTC'))"),
             (oid::TEXT_ARRAY, false, "Array(Nullable(String))"),
         ] {
-            assert_eq!(column_type(&column(type_oid, -1, not_null)).unwrap().to_string(), expected);
+            assert_eq!(column_type(&column(type_oid, -1, not_null)).to_string(), expected);
         }
-        assert_eq!(column_type(&column(869, -1, true)), None, "inet is not done yet");
+        assert_eq!(column_type(&column(869, -1, true)), ColumnType::Plain(Scalar::Text), "inet");
+        let mut mood = column(90_000, -1, false);
+        mood.base.is_enum = true;
+        let mood = column_type(&mood);
+        assert_eq!(mood.to_string(), "LowCardinality(Nullable(String))");
+        assert_eq!(mood.wire_name(), "Nullable(String)");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::plan::BlockRange;
 use crate::{
-    change::Table,
+    change::{Table, TableColumn},
     config::{SourceEndpoint, TableName},
     postgres::{
         WireError,
@@ -81,8 +81,19 @@ impl RangeReader {
     }
 }
 
+/// A column as COPY is to send it. `concat` gives the text of a type's output function, which a cast to text does not for
+/// every type (`inet`); `is distinct from null` asks for the whole value, which `is not null` does not for row types.
+fn copied(column: &TableColumn) -> String {
+    let name = identifier(&column.name);
+    if column.is_binary {
+        name
+    } else {
+        format!("case when {name} is distinct from null then pg_catalog.concat({name}) end")
+    }
+}
+
 fn copy_command(table: &Table, range: BlockRange) -> String {
-    let columns = table.columns.iter().map(|column| identifier(&column.name)).collect::<Vec<_>>().join(", ");
+    let columns = table.columns.iter().map(copied).collect::<Vec<_>>().join(", ");
     let name = qualified(&TableName::new(&table.schema, &table.name));
     let below = range.end.map(|end| format!(" and ctid < '({end},0)'::tid")).unwrap_or_default();
     format!(

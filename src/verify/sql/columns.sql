@@ -13,6 +13,7 @@ key as (
 select
     attribute.attname::text as name,
     attribute.atttypid as type_oid,
+    attribute.atttypmod as typmod,
     attribute.attgenerated <> '' as is_generated,
     place.ordinality::int as key_place
 from relation
