@@ -3,7 +3,7 @@
 //! Inputs are sequences of pieces, each behind its length as four big-endian bytes: the shape of fixtures/wire/*.bin.
 
 use cdcprobe::{
-    change::{BaseType, Event, Identity, OldRow, RelationId, Table, TableColumn, Tuple, Value},
+    change::{BaseType, Event, Identity, Misfit, OldRow, RelationId, Table, TableColumn, Tuple, Value},
     postgres::oid,
     sink::{
         Block, RowMeta,
@@ -118,6 +118,9 @@ pub fn native(data: &[u8]) {
             None => BaseType::scalar(type_oid, typmod),
         },
         is_binary: true,
+        as_text: false,
+        misfit: Misfit::Fail,
+        shape_misfit: Misfit::Fail,
         key_position,
     };
     let table = Table {

@@ -269,6 +269,7 @@ fn drain_repeat(view: &View<'_>, point: &Point, repeat: u32, findings: &mut Find
 
     findings.add_checks(&label, drain_checks(view, &input, load_seen.as_ref()));
     findings.warn(&label, load_warnings(view));
+    findings.warn(&label, replaced_values(view, whole));
     findings.warn(&label, late_samples(view, whole, input.sample_s));
     findings.warn(&label, figures.warnings);
     if figures.rate.is_some() {
@@ -369,6 +370,14 @@ fn late_samples(view: &View<'_>, window: (u64, u64), period_s: f64) -> Option<St
             "samples were up to {:.1} s late: the machine is short of CPU, lag and backlog are coarser",
             late / 1e6
         )
+    })
+}
+
+/// What a policy did is never silent.
+fn replaced_values(view: &View<'_>, window: (u64, u64)) -> Option<String> {
+    let replaced = view.samples(meter::PIPE, window).filter_map(|s| value(s, "replaced_values")).last()?;
+    (replaced > 0.0).then(|| {
+        format!("{replaced:.0} values had no place in the target and were replaced, as [values] says")
     })
 }
 

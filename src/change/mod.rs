@@ -9,5 +9,5 @@ pub mod tuple;
 pub use base_type::{BaseType, Element};
 pub use event::{Event, OldRow, Prepared};
 pub use relation::{Column, Identity, Relation, RelationId};
-pub use table::{Table, TableColumn};
+pub use table::{Misfit, Table, TableColumn};
 pub use tuple::{Tuple, Value};

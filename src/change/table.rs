@@ -2,6 +2,18 @@
 
 use super::{BaseType, Identity, Relation, RelationId};
 
+/// What becomes of a value that the target's type cannot hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Misfit {
+    /// The pipe stops and names it.
+    #[default]
+    Fail,
+    /// NULL, counted; the target's column is nullable then.
+    Null,
+    /// The nearest value that fits, counted.
+    Clamp,
+}
+
 /// One published column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableColumn {
@@ -13,6 +25,12 @@ pub struct TableColumn {
     pub type_name: String,
     pub not_null: bool,
     pub base: BaseType,
+    /// The target keeps PostgreSQL's text, whatever the type.
+    pub as_text: bool,
+    /// What becomes of a value that the target's type cannot hold.
+    pub misfit: Misfit,
+    /// What becomes of an array that the target's type cannot hold: of several dimensions, or with other bounds.
+    pub shape_misfit: Misfit,
     /// Its values can be read in binary form; else they travel as text.
     pub is_binary: bool,
     /// Position within the key that identifies a row, from 0.

@@ -84,6 +84,7 @@ fn print_summary(pipeline: &Pipeline, counters: &Counters, json: bool) -> anyhow
     if json {
         let summary = serde_json::json!({
             "slot": pipeline.slot, "durable_rows": rows, "durable_blocks": blocks, "retries": retries,
+            "replaced_values": counters.replaced(),
             "durable_lsn": counters.durable_lsn().to_string(),
         });
         writeln!(out, "{summary}").context("print the summary")

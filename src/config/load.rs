@@ -14,7 +14,7 @@ use super::{
 use crate::{failure::Failure, units::ByteSize};
 
 /// Sections that `CDCPROBE_<SECTION>_<KEY>` reaches.
-const SECTIONS: [&str; 5] = ["lab", "source", "target", "snapshot", "batch"];
+const SECTIONS: [&str; 6] = ["lab", "source", "target", "snapshot", "batch", "values"];
 
 /// Reads a pipeline file. `sets` are `key=value` with dots (`probe.0.load.duration=5s`).
 pub fn load(path: &Path, sets: &[String], env: &BTreeMap<String, String>) -> anyhow::Result<Pipeline> {
@@ -153,6 +153,7 @@ fn resolve(name: &str, raw: RawPipeline, env: &BTreeMap<String, String>) -> anyh
         slot: raw.source.slot.unwrap_or_else(|| "cdcprobe".to_owned()),
         snapshot_workers: workers,
         batch: resolve_batch(&raw.batch)?,
+        values: raw.values.resolve()?,
         probes,
         resolved,
     })

@@ -8,7 +8,9 @@ pub mod load;
 pub mod pipeline;
 pub mod probe;
 pub mod raw;
+pub mod values;
 
 pub use endpoint::{Secret, SourceEndpoint, TargetEndpoint};
 pub use pipeline::{BatchLimits, LabPlan, Pipeline, SinkKind, TableName};
 pub use probe::{BackfillProbe, Bounds, DrainProbe, LoadPlan, Probe, ProbeKind, Workload};
+pub use values::{ValuePolicies, ValuePolicy};

@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Serialize, Serializer};
 
-use super::{Probe, SourceEndpoint, TargetEndpoint};
+use super::{Probe, SourceEndpoint, TargetEndpoint, ValuePolicies};
 use crate::{failure::Failure, units::ByteSize};
 
 /// A pipeline file after defaults, environment and `--set`. Endpoints are `None` where a lab must provide them.
@@ -25,6 +25,7 @@ pub struct Pipeline {
     pub slot: String,
     pub snapshot_workers: u32,
     pub batch: BatchLimits,
+    pub values: ValuePolicies,
     pub probes: Vec<Probe>,
     /// The file as resolved, secrets masked: for the run's manifest.
     pub resolved: serde_json::Value,
@@ -87,7 +88,7 @@ impl std::str::FromStr for TableName {
 }
 
 /// One part of a name and what follows it; unquoted parts are folded to lower case, as SQL does.
-fn name_part(text: &str) -> Option<(String, &str)> {
+pub(super) fn name_part(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find(['.', '"']).unwrap_or(text.len());
         return (end > 0).then(|| (text[..end].to_lowercase(), &text[end..]));

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::values::RawValues;
 use crate::units::{ByteSize, Span};
 
 /// The whole file. All sections but `[source]`'s tables may be left out.
@@ -23,6 +24,8 @@ pub struct RawPipeline {
     pub snapshot: RawSnapshot,
     #[serde(default)]
     pub batch: RawBatch,
+    #[serde(default)]
+    pub values: RawValues,
     #[serde(default)]
     pub probe: Vec<RawProbe>,
 }

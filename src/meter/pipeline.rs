@@ -1,7 +1,7 @@
 //! Our own pipe, by its counters.
 //!
 //! Values, all since the pipe's start unless they say where it is now: `received_bytes`, `decoded_rows`,
-//! `durable_rows`, `durable_blocks`, `retries`, `in_flight_blocks`, `buffered_bytes`, `nap_s`, `source_wait_s`,
+//! `durable_rows`, `durable_blocks`, `retries`, `replaced_values`, `in_flight_blocks`, `buffered_bytes`, `nap_s`, `source_wait_s`,
 //! `sink_wait_s`, `decoded_lsn`, `durable_lsn`, `durable_commit_unix_s` (absent before the first durable commit).
 
 use std::sync::{
@@ -36,6 +36,7 @@ impl PipelineMeter {
             ("durable_rows", count(&counters.durable_rows)),
             ("durable_blocks", count(&counters.durable_blocks)),
             ("retries", count(&counters.retries)),
+            ("replaced_values", Some(counters.replaced().values().sum::<u64>() as f64)),
             ("in_flight_blocks", count(&counters.in_flight_blocks)),
             ("buffered_bytes", count(&counters.buffered_bytes)),
             ("nap_s", seconds(&counters.nap_us)),

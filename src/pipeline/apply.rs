@@ -250,7 +250,11 @@ impl<S: Sink> Applier<S> {
         let blocks: Vec<_> = self
             .tables
             .iter_mut()
-            .filter_map(|state| Some((Arc::clone(&state.table), state.block.take()?)))
+            .filter_map(|state| {
+                let mut block = state.block.take()?;
+                self.counters.add_replaced(&state.table, block.take_replaced());
+                Some((Arc::clone(&state.table), block))
+            })
             .collect();
         let position = self.position.take();
         (!blocks.is_empty() || position.is_some()).then_some(Flush { blocks, position, arrived: None })

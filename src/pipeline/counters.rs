@@ -1,6 +1,7 @@
 //! What the pipe knows of itself while it runs, for meters to read.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Mutex,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
@@ -8,7 +9,10 @@ use std::{
     time::Instant,
 };
 
-use crate::units::{Lsn, PgMicros};
+use crate::{
+    change::Table,
+    units::{Lsn, PgMicros},
+};
 
 /// Shared between the pipe's tasks and whoever watches. Plain counters; nothing here steers the pipe.
 #[derive(Debug, Default)]
@@ -39,6 +43,8 @@ pub struct Counters {
     durable_lsn: AtomicU64,
     /// Commit time of the last transaction that is durable, microseconds since 2000.
     durable_commit_time: AtomicI64,
+    /// Values that a policy has put something else in place of, by `schema.table.column`.
+    replaced: Mutex<BTreeMap<String, u64>>,
     /// What became visible when, oldest first, until somebody takes it.
     arrivals: Mutex<Vec<Arrival>>,
 }
@@ -89,6 +95,27 @@ impl Counters {
         Self::add(&self.durable_blocks, 1);
         let arrival = Arrival { at: Instant::now(), rows, bytes };
         self.arrivals.lock().expect("nobody panics while holding it").push(arrival);
+    }
+
+    /// Notes what a block had replaced; the first time of a column is told.
+    pub fn add_replaced(&self, table: &Table, columns: Vec<(String, u64)>) {
+        if columns.is_empty() {
+            return;
+        }
+        let mut replaced = self.replaced.lock().expect("nobody panics while holding it");
+        for (column, count) in columns {
+            *replaced.entry(format!("{table}.{column}")).or_insert_with(|| {
+                tracing::warn!(
+                    "values of {table}.{column} have no place in the target: replaced by its policy"
+                );
+                0
+            }) += count;
+        }
+    }
+
+    /// Values replaced by a policy, by `schema.table.column`.
+    pub fn replaced(&self) -> BTreeMap<String, u64> {
+        self.replaced.lock().expect("nobody panics while holding it").clone()
     }
 
     /// All arrivals since the last call.

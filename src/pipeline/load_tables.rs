@@ -148,7 +148,8 @@ impl<S: Sink> Worker<S> {
     }
 
     async fn send_open(&mut self) -> anyhow::Result<()> {
-        let Some((table, block)) = self.open.take() else { return Ok(()) };
+        let Some((table, mut block)) = self.open.take() else { return Ok(()) };
+        self.shared.counters.add_replaced(&self.shared.tables[table], block.take_replaced());
         self.await_sending().await?;
         let shared = Arc::clone(&self.shared);
         self.sending = Some(tokio::spawn(async move {

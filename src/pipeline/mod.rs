@@ -13,6 +13,7 @@ pub mod checkpoint;
 pub mod counters;
 pub mod deliver;
 pub mod load_tables;
+mod policies;
 pub mod session;
 
 use std::{
@@ -34,7 +35,7 @@ use self::{
 };
 use crate::{
     change::Table,
-    config::{BatchLimits, Pipeline, SourceEndpoint, TableName, TargetEndpoint},
+    config::{BatchLimits, Pipeline, SourceEndpoint, TableName, TargetEndpoint, ValuePolicies},
     failure::{Failure, Kind},
     postgres::{
         WireError,
@@ -59,6 +60,7 @@ pub struct PipeSpec {
     pub slot: String,
     pub snapshot_workers: u32,
     pub batch: BatchLimits,
+    pub values: ValuePolicies,
 }
 
 impl PipeSpec {
@@ -76,6 +78,7 @@ impl PipeSpec {
             slot: pipeline.slot.clone(),
             snapshot_workers: pipeline.snapshot_workers,
             batch: pipeline.batch,
+            values: pipeline.values.clone(),
         })
     }
 }
@@ -205,6 +208,13 @@ pub struct Ready {
     pub sink_version: String,
 }
 
+/// The tables as the catalog and the file's policies make them.
+async fn source_tables(client: &Client, spec: &PipeSpec) -> anyhow::Result<Vec<SizedTable>> {
+    let mut tables = catalog::tables(client, &spec.tables).await?;
+    policies::apply(&spec.values, &mut tables)?;
+    Ok(tables)
+}
+
 /// Checks source and target; changes nothing.
 pub async fn preflight<S: Sink>(spec: &PipeSpec, sink: &S) -> anyhow::Result<Ready> {
     slot::check_name(&spec.slot)?;
@@ -215,7 +225,7 @@ pub async fn preflight<S: Sink>(spec: &PipeSpec, sink: &S) -> anyhow::Result<Rea
     let slot_info = slot::slot_info(&client, &spec.slot).await?;
     // A snapshot holds a temporary slot when its permanent one is made.
     catalog::check_settings(&client, if slot_info.is_some() { 0 } else { 2 }).await?;
-    let tables = catalog::tables(&client, &spec.tables).await?;
+    let tables = source_tables(&client, spec).await?;
     let publication = catalog::publication(&client, &spec.publication).await?;
     if let Some(publication) = &publication {
         catalog::check_publication(&spec.publication, publication, &spec.tables)?;
@@ -264,7 +274,7 @@ impl<S: Sink> Run<S> {
     /// For a sink that keeps nothing: the slot's own position is all there is.
     async fn run_without_snapshot(self) -> anyhow::Result<()> {
         let client = sql_session(&self.spec.source, "cdcprobe check").await?;
-        let tables = catalog::tables(&client, &self.spec.tables).await?;
+        let tables = source_tables(&client, &self.spec).await?;
         let info = slot::slot_info(&client, &self.spec.slot).await?.ok_or_else(|| {
             Failure::source(format!("replication slot {} does not exist", self.spec.slot))
                 .hint("make it first: a null sink takes no snapshot")
@@ -487,7 +497,7 @@ async fn backfill_into<S: Sink>(
 ) -> anyhow::Result<Backfill> {
     let began_setup = Instant::now();
     let client = sql_session(&spec.source, "cdcprobe backfill").await?;
-    let tables = catalog::tables(&client, &spec.tables).await?;
+    let tables = source_tables(&client, spec).await?;
     sink.check(&plain(&tables)).await?;
     sink.prepare(&plain(&tables)).await?;
     sink.reset(&plain(&tables)).await?;

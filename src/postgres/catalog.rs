@@ -8,7 +8,7 @@ use super::{
     types::{Types, has_binary_form},
 };
 use crate::{
-    change::{Identity, RelationId, Table, TableColumn},
+    change::{Identity, Misfit, RelationId, Table, TableColumn},
     config::TableName,
     failure::Failure,
 };
@@ -116,6 +116,9 @@ async fn columns(
             typmod,
             base,
             is_binary: has_binary_form(&base),
+            as_text: false,
+            misfit: Misfit::Fail,
+            shape_misfit: Misfit::Fail,
             type_name: row.get("type_name"),
             not_null: row.get("not_null"),
             key_position: row.get::<_, Option<i16>>("key_position").map(i16::unsigned_abs),

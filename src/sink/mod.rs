@@ -51,6 +51,11 @@ pub trait Block: Send + 'static {
 
     fn rows(&self) -> u32;
 
+    /// Columns with values that a policy has put something else in place of, and how many since the last call.
+    fn take_replaced(&mut self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
     /// About how many bytes its buffers hold.
     fn bytes(&self) -> usize;
 }

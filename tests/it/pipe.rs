@@ -13,7 +13,7 @@ use std::{
 };
 
 use cdcprobe::{
-    config::{BatchLimits, SourceEndpoint, TableName, TargetEndpoint, endpoint::Host},
+    config::{BatchLimits, SourceEndpoint, TableName, TargetEndpoint, ValuePolicies, endpoint::Host},
     lab::Lab,
     pipeline::{Pipe, PipeSpec, Target, target_client},
     postgres::sql_session,
@@ -32,6 +32,7 @@ struct Bench {
     client: Client,
     name: &'static str,
     tables: Vec<&'static str>,
+    values: ValuePolicies,
 }
 
 impl Bench {
@@ -43,7 +44,7 @@ impl Bench {
     async fn on(lab: Lab, name: &'static str, tables: &[&'static str], sql: &str) -> Bench {
         let client = session(&lab.source_endpoint()).await;
         client.batch_execute(sql).await.unwrap();
-        Bench { lab, client, name, tables: tables.to_vec() }
+        Bench { lab, client, name, tables: tables.to_vec(), values: ValuePolicies::default() }
     }
 
     fn target(&self) -> TargetEndpoint {
@@ -57,6 +58,7 @@ impl Bench {
             tables,
             publication: self.name.to_owned(),
             slot: self.name.to_owned(),
+            values: self.values.clone(),
             snapshot_workers: 2,
             batch: BatchLimits {
                 max_bytes: ByteSize::mib(1),
@@ -67,6 +69,17 @@ impl Bench {
             },
         };
         Pipe::start(spec, Target::ClickHouse(self.target()))
+    }
+
+    /// Drops slot, publication, tables and the target's database, for another pipe of the name.
+    async fn forget(&self) {
+        until("the walsender is gone", async || {
+            self.value("select count(*) from pg_replication_slots where active").await == "0"
+        })
+        .await;
+        self.sql(&format!("select pg_drop_replication_slot('{}')", self.name)).await;
+        self.sql(&format!("drop publication {}; drop table {}", self.name, self.tables.join(", "))).await;
+        ask(&self.target(), &format!("drop database {} sync", self.name)).await;
     }
 
     async fn streaming(&self) -> Pipe {

@@ -12,7 +12,7 @@ pub fn items(literal: &[u8], delimiter: u8) -> Items<'_> {
     let (rest, state) = match literal {
         [b'{', b'}'] => (&literal[2..], State::Done),
         [b'{', rest @ ..] => (rest, State::Element),
-        [b'[', ..] => (literal, State::Failed(ValueError::NoRepresentation("its lower bound is not 1"))),
+        [b'[', ..] => (literal, State::Failed(ValueError::Shape("its lower bound is not 1"))),
         _ => (literal, State::Failed(ValueError::Malformed)),
     };
     Items { rest, state, delimiter }
@@ -59,7 +59,7 @@ impl<'a> Items<'a> {
     fn element(&mut self) -> Result<Item<'a>, ValueError> {
         match self.rest.first() {
             Some(b'"') => self.quoted().map(Some),
-            Some(b'{') => Err(ValueError::NoRepresentation("it has more than one dimension")),
+            Some(b'{') => Err(ValueError::Shape("it has more than one dimension")),
             _ => self.plain(),
         }
     }
@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(parsed(literal), Err(ValueError::Malformed), "{literal}");
         }
         for literal in ["{{1,2},{3,4}}", "[0:1]={1,2}"] {
-            assert!(matches!(parsed(literal), Err(ValueError::NoRepresentation(_))), "{literal}");
+            assert!(matches!(parsed(literal), Err(ValueError::Shape(_))), "{literal}");
         }
     }
 

@@ -107,7 +107,7 @@ pub fn differences(table: &Table, existing: &ExistingTable) -> Result<Vec<String
 mod tests {
     use super::*;
     use crate::{
-        change::{BaseType, Identity, RelationId, TableColumn},
+        change::{BaseType, Identity, Misfit, RelationId, TableColumn},
         postgres::oid,
     };
 
@@ -123,6 +123,9 @@ mod tests {
                 _ => BaseType::scalar(type_oid, -1),
             },
             is_binary: true,
+            as_text: false,
+            misfit: Misfit::Fail,
+            shape_misfit: Misfit::Fail,
             key_position,
         };
         Table {

@@ -16,7 +16,7 @@ use super::{
     types::{ArrayForm, ColumnType, IS_NULL_SUFFIX, Scalar, column_type},
 };
 use crate::{
-    change::{Table, Value},
+    change::{Misfit, Table, TableColumn, Value},
     sink::{Block, EncodeError, RowMeta},
     units::PG_EPOCH_UNIX_MICROS,
 };
@@ -32,10 +32,22 @@ pub enum ValueError {
     Malformed,
     #[error("{0}")]
     NoRepresentation(&'static str),
+    #[error("{0}")]
+    OutOfRange(&'static str, Side),
+    /// Of an array.
+    #[error("{0}")]
+    Shape(&'static str),
     #[error("it is NULL, but the column is NOT NULL")]
     Null,
     #[error("it was not sent: a TOAST value that the update left unchanged")]
     UnchangedToast,
+}
+
+/// On which side of its range a value lies outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Below,
+    Above,
 }
 
 /// The rows of one table that go to ClickHouse together.
@@ -63,6 +75,10 @@ struct ColumnBuffer {
     name: String,
     column_type: ColumnType,
     is_key: bool,
+    misfit: Misfit,
+    shape_misfit: Misfit,
+    /// Values that a policy has put something else in place of.
+    replaced: u64,
     nulls: Vec<u8>,
     offsets: Vec<u8>,
     elements: u64,
@@ -73,9 +89,7 @@ struct ColumnBuffer {
 impl NativeBlock {
     /// An empty block.
     pub fn new(table: &Table) -> Self {
-        let columns = table.columns.iter().map(|column| {
-            ColumnBuffer::new(&column.name, column_type(column), column.key_position.is_some())
-        });
+        let columns = table.columns.iter().map(ColumnBuffer::new);
         NativeBlock {
             columns: columns.collect(),
             lsns: Vec::new(),
@@ -172,17 +186,25 @@ impl Block for NativeBlock {
         self.rows
     }
 
+    fn take_replaced(&mut self) -> Vec<(String, u64)> {
+        let replaced = self.columns.iter_mut().filter(|column| column.replaced > 0);
+        replaced.map(|column| (column.name.clone(), std::mem::take(&mut column.replaced))).collect()
+    }
+
     fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
 impl ColumnBuffer {
-    fn new(name: &str, column_type: ColumnType, is_key: bool) -> Self {
+    fn new(column: &TableColumn) -> Self {
         ColumnBuffer {
-            name: name.to_owned(),
-            column_type,
-            is_key,
+            name: column.name.clone(),
+            column_type: column_type(column),
+            is_key: column.key_position.is_some(),
+            misfit: column.misfit,
+            shape_misfit: column.shape_misfit,
+            replaced: 0,
             nulls: Vec::new(),
             offsets: Vec::new(),
             elements: 0,
@@ -205,15 +227,18 @@ impl ColumnBuffer {
             Value::Unchanged => return Err(ValueError::UnchangedToast),
         };
         match self.column_type {
-            ColumnType::Plain(scalar) => put_scalar(&mut self.data, scalar, bytes)?,
+            ColumnType::Plain(scalar) => {
+                self.put(scalar, |data| put_scalar(data, scalar, bytes))?;
+            }
             ColumnType::Nullable(scalar) => {
-                put_scalar(&mut self.data, scalar, bytes)?;
-                self.nulls.push(0);
+                let is_null = self.put(scalar, |data| put_scalar(data, scalar, bytes))?;
+                self.nulls.push(is_null);
             }
             ColumnType::Array { form: ArrayForm { is_text: true, .. }, .. } => return self.push_text(bytes),
             ColumnType::Array { element, form, nullable } => {
-                self.push_array(element, form.element_oid, bytes)?;
-                self.end_array(nullable);
+                let start = self.array_start();
+                let pushed = self.push_array(element, form.element_oid, bytes);
+                self.end_array(start, nullable, pushed)?;
             }
         }
         Ok(bytes.len() + 1)
@@ -222,39 +247,104 @@ impl ColumnBuffer {
     /// Appends a value in PostgreSQL's text form.
     fn push_text(&mut self, text: &[u8]) -> Result<usize, ValueError> {
         match self.column_type {
-            ColumnType::Plain(scalar) => text::put_scalar(&mut self.data, scalar, text)?,
+            ColumnType::Plain(scalar) => {
+                self.put(scalar, |data| text::put_scalar(data, scalar, text))?;
+            }
             ColumnType::Nullable(scalar) => {
-                text::put_scalar(&mut self.data, scalar, text)?;
-                self.nulls.push(0);
+                let is_null = self.put(scalar, |data| text::put_scalar(data, scalar, text))?;
+                self.nulls.push(is_null);
             }
             ColumnType::Array { element, form, nullable } => {
-                for item in array::items(text, form.delimiter) {
-                    match item? {
-                        None => self.push_null_element(element),
-                        Some(item) => {
-                            text::put_scalar(&mut self.data, element, &item)?;
-                            self.element_nulls.push(0);
-                            self.elements += 1;
-                        }
+                let start = self.array_start();
+                let pushed = array::items(text, form.delimiter).try_for_each(|item| match item? {
+                    None => {
+                        self.push_null_element(element);
+                        Ok(())
                     }
-                }
-                self.end_array(nullable);
+                    Some(item) => self.put_element(element, |data| text::put_scalar(data, element, &item)),
+                });
+                self.end_array(start, nullable, pushed)?;
             }
         }
         Ok(text.len() + 1)
+    }
+
+    /// Appends a value, or what the column's policy puts in its place: 1 if that is NULL, else 0.
+    #[inline]
+    fn put(
+        &mut self,
+        scalar: Scalar,
+        put: impl FnOnce(&mut Vec<u8>) -> Result<(), ValueError>,
+    ) -> Result<u8, ValueError> {
+        match put(&mut self.data) {
+            Ok(()) => Ok(0),
+            Err(error) => self.replace(scalar, error),
+        }
+    }
+
+    #[cold]
+    fn replace(&mut self, scalar: Scalar, error: ValueError) -> Result<u8, ValueError> {
+        use ValueError::{NoRepresentation, OutOfRange};
+        let is_null = match (self.misfit, error) {
+            (Misfit::Null, NoRepresentation(_) | OutOfRange(..)) => {
+                put_zero(&mut self.data, scalar);
+                1
+            }
+            (Misfit::Clamp, OutOfRange(_, side)) => {
+                put_bound(&mut self.data, scalar, side).ok_or(error)?;
+                0
+            }
+            _ => return Err(error),
+        };
+        self.replaced += 1;
+        Ok(is_null)
+    }
+
+    fn put_element(
+        &mut self,
+        element: Scalar,
+        put: impl FnOnce(&mut Vec<u8>) -> Result<(), ValueError>,
+    ) -> Result<(), ValueError> {
+        let is_null = self.put(element, put)?;
+        self.element_nulls.push(is_null);
+        self.elements += 1;
+        Ok(())
+    }
+
+    /// Where to go back to when an array turns out to have no place.
+    fn array_start(&self) -> (u64, usize, usize) {
+        (self.elements, self.element_nulls.len(), self.data.len())
+    }
+
+    fn end_array(
+        &mut self,
+        (elements, element_nulls, data): (u64, usize, usize),
+        nullable: bool,
+        pushed: Result<(), ValueError>,
+    ) -> Result<(), ValueError> {
+        match pushed {
+            Err(ValueError::Shape(_)) if self.shape_misfit == Misfit::Null => {
+                self.elements = elements;
+                self.element_nulls.truncate(element_nulls);
+                self.data.truncate(data);
+                self.replaced += 1;
+                self.push_default();
+            }
+            Err(error) => return Err(error),
+            Ok(()) => {
+                self.offsets.extend_from_slice(&self.elements.to_le_bytes());
+                if nullable {
+                    self.nulls.push(0);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn push_null_element(&mut self, element: Scalar) {
         put_zero(&mut self.data, element);
         self.element_nulls.push(1);
         self.elements += 1;
-    }
-
-    fn end_array(&mut self, nullable: bool) {
-        self.offsets.extend_from_slice(&self.elements.to_le_bytes());
-        if nullable {
-            self.nulls.push(0);
-        }
     }
 
     fn push_null(&mut self) -> Result<usize, ValueError> {
@@ -296,12 +386,12 @@ impl ColumnBuffer {
             1 => {
                 let (shape, elements) = rest.split_first_chunk::<8>().ok_or(ValueError::Malformed)?;
                 if shape[4..] != [0, 0, 0, 1] {
-                    return Err(ValueError::NoRepresentation("its lower bound is not 1"));
+                    return Err(ValueError::Shape("its lower bound is not 1"));
                 }
                 announced = u64::from(u32::from_be_bytes([shape[0], shape[1], shape[2], shape[3]]));
                 elements
             }
-            _ => return Err(ValueError::NoRepresentation("it has more than one dimension")),
+            _ => return Err(ValueError::Shape("it has more than one dimension")),
         };
         while !rest.is_empty() {
             rest = self.push_element(element, rest)?;
@@ -318,9 +408,7 @@ impl ColumnBuffer {
         }
         let length = usize::try_from(length).map_err(|_| ValueError::Malformed)?;
         let (value, rest) = rest.split_at_checked(length).ok_or(ValueError::Malformed)?;
-        put_scalar(&mut self.data, element, value)?;
-        self.element_nulls.push(0);
-        self.elements += 1;
+        self.put_element(element, |data| put_scalar(data, element, value))?;
         Ok(rest)
     }
 
@@ -465,13 +553,15 @@ const PG_EPOCH_UNIX_DAYS: i32 = 10_957;
 
 fn put_date(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ValueError> {
     let days = i32::from_be_bytes(fixed(bytes)?);
-    put_unix_days(out, days.checked_add(PG_EPOCH_UNIX_DAYS))
+    put_unix_days(out, days.saturating_add(PG_EPOCH_UNIX_DAYS))
 }
 
-/// `None`: infinity, or too far off for a number.
-pub(super) fn put_unix_days(out: &mut Vec<u8>, days: Option<i32>) -> Result<(), ValueError> {
-    let days = days.filter(|days| DATE32_DAYS.contains(days));
-    let days = days.ok_or(ValueError::NoRepresentation("infinity, or outside of the years 1 to 9999"))?;
+/// Infinities are the extremes.
+pub(super) fn put_unix_days(out: &mut Vec<u8>, days: i32) -> Result<(), ValueError> {
+    if !DATE32_DAYS.contains(&days) {
+        let side = if days < 0 { Side::Below } else { Side::Above };
+        return Err(ValueError::OutOfRange("infinity, or outside of the years 1 to 9999", side));
+    }
     out.extend_from_slice(&days.to_le_bytes());
     Ok(())
 }
@@ -482,23 +572,41 @@ const DATETIME64_MICROS: std::ops::RangeInclusive<i64> = -62_167_219_200_000_000
 #[inline]
 fn put_timestamp(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), ValueError> {
     let micros = i64::from_be_bytes(fixed(bytes)?);
-    put_unix_micros(out, micros.checked_add(PG_EPOCH_UNIX_MICROS))
+    put_unix_micros(out, micros.saturating_add(PG_EPOCH_UNIX_MICROS))
 }
 
-/// `None`: infinity, or too far off for a number.
+/// Infinities are the extremes.
 #[inline]
-pub(super) fn put_unix_micros(out: &mut Vec<u8>, micros: Option<i64>) -> Result<(), ValueError> {
-    let micros = micros.filter(|micros| DATETIME64_MICROS.contains(micros));
-    let micros = micros.ok_or(ValueError::NoRepresentation("infinity, or outside of the years 0 to 9999"))?;
+pub(super) fn put_unix_micros(out: &mut Vec<u8>, micros: i64) -> Result<(), ValueError> {
+    if !DATETIME64_MICROS.contains(&micros) {
+        let side = if micros < 0 { Side::Below } else { Side::Above };
+        return Err(ValueError::OutOfRange("infinity, or outside of the years 0 to 9999", side));
+    }
     out.extend_from_slice(&micros.to_le_bytes());
     Ok(())
+}
+
+/// The end of a type's range; `None` for a type without one.
+fn put_bound(out: &mut Vec<u8>, scalar: Scalar, side: Side) -> Option<()> {
+    match (scalar, side) {
+        (Scalar::Date32, Side::Below) => out.extend_from_slice(&DATE32_DAYS.start().to_le_bytes()),
+        (Scalar::Date32, Side::Above) => out.extend_from_slice(&DATE32_DAYS.end().to_le_bytes()),
+        (Scalar::DateTime64 { .. }, Side::Below) => {
+            out.extend_from_slice(&DATETIME64_MICROS.start().to_le_bytes());
+        }
+        (Scalar::DateTime64 { .. }, Side::Above) => {
+            out.extend_from_slice(&DATETIME64_MICROS.end().to_le_bytes());
+        }
+        _ => return None,
+    }
+    Some(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        change::{BaseType, Identity, RelationId, TableColumn},
+        change::{BaseType, Identity, Misfit, RelationId, TableColumn},
         postgres::oid,
         units::{Lsn, PgMicros},
     };
@@ -515,6 +623,9 @@ mod tests {
                 _ => BaseType::scalar(type_oid, -1),
             },
             is_binary: true,
+            as_text: false,
+            misfit: Misfit::Fail,
+            shape_misfit: Misfit::Fail,
             key_position,
         });
         Table {
@@ -571,12 +682,12 @@ mod tests {
             (
                 oid::DATE,
                 Value::Binary(&[0x7F, 0xFF, 0xFF, 0xFF]),
-                ValueError::NoRepresentation("infinity, or outside of the years 1 to 9999"),
+                ValueError::OutOfRange("infinity, or outside of the years 1 to 9999", Side::Above),
             ),
             (
                 oid::TIMESTAMP,
                 Value::Binary(&[0x80, 0, 0, 0, 0, 0, 0, 0]),
-                ValueError::NoRepresentation("infinity, or outside of the years 0 to 9999"),
+                ValueError::OutOfRange("infinity, or outside of the years 0 to 9999", Side::Below),
             ),
         ];
         for (type_oid, value, expected) in cases {

@@ -5,7 +5,10 @@
 
 use std::fmt;
 
-use crate::{change::TableColumn, postgres::oid};
+use crate::{
+    change::{Misfit, TableColumn},
+    postgres::oid,
+};
 
 /// How one value is written: ClickHouse's type without `Nullable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +76,14 @@ pub const IS_NULL_SUFFIX: &str = "__is_null";
 
 /// The target's type for a source column. A type that is not in the table of docs/types.md becomes its text.
 pub fn column_type(column: &TableColumn) -> ColumnType {
+    let nullable = !column.not_null || column.misfit == Misfit::Null;
+    if column.as_text {
+        return if column.not_null {
+            ColumnType::Plain(Scalar::Text)
+        } else {
+            ColumnType::Nullable(Scalar::Text)
+        };
+    }
     if let Some(element) = column.base.element.filter(|element| !element.is_array) {
         let form = ArrayForm {
             element_oid: element.declared_oid,
@@ -80,7 +91,8 @@ pub fn column_type(column: &TableColumn) -> ColumnType {
             is_text: !column.is_binary,
         };
         let element = if element.is_enum { Scalar::Enum } else { scalar(element.oid, column.base.typmod) };
-        return ColumnType::Array { element, nullable: !column.not_null, form };
+        let nullable = !column.not_null || column.shape_misfit == Misfit::Null;
+        return ColumnType::Array { element, nullable, form };
     }
     let scalar = match column.base {
         base if base.is_enum => Scalar::Enum,
@@ -88,7 +100,7 @@ pub fn column_type(column: &TableColumn) -> ColumnType {
         base if base.element.is_some() => Scalar::Text,
         base => scalar(base.oid, base.typmod),
     };
-    if column.not_null { ColumnType::Plain(scalar) } else { ColumnType::Nullable(scalar) }
+    if nullable { ColumnType::Nullable(scalar) } else { ColumnType::Plain(scalar) }
 }
 
 fn scalar(type_oid: u32, typmod: i32) -> Scalar {
@@ -190,7 +202,7 @@ impl fmt::Display for ColumnType {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::BaseType;
+    use crate::change::{BaseType, Misfit};
 
     fn column(type_oid: u32, typmod: i32, not_null: bool) -> TableColumn {
         let base = match type_oid {
@@ -205,6 +217,9 @@ mod tests {
             not_null,
             base,
             is_binary: true,
+            as_text: false,
+            misfit: Misfit::Fail,
+            shape_misfit: Misfit::Fail,
             key_position: None,
         }
     }

@@ -1,6 +1,9 @@
 //! Every type's values, written by hand on both sides: what PostgreSQL was given, and what ClickHouse shows.
 
-use cdcprobe::failure::{Failure, Kind};
+use cdcprobe::{
+    config::{TableName, ValuePolicies, ValuePolicy},
+    failure::{Failure, Kind},
+};
 
 use super::{Bench, ask, within};
 
@@ -395,13 +398,57 @@ async fn values_that_do_not_fit_are_refused_by_name() {
         );
         assert!(bench.slot_position().await <= before, "{column}: the slot has passed what was refused");
         expect_refusal(&mut bench.pipe(), column).await;
-        super::until("the walsender is gone", async || {
-            bench.value("select count(*) from pg_replication_slots where active").await == "0"
-        })
-        .await;
-        bench.sql("select pg_drop_replication_slot('unfit')").await;
-        bench.sql("drop publication unfit; drop table unfit").await;
-        ask(&bench.target(), "drop database unfit sync").await;
+        bench.forget().await;
+    }
+    bench.lab.stop().await.unwrap();
+}
+
+/// What each policy makes of what has no place: in the snapshot, in the stream, in binary and in text form.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_decide_over_values_without_a_place() {
+    const COLUMNS: &str = "id int primary key, d date, ts timestamp not null, tz timestamptz, n numeric(10,2), a int4[] \
+                           not null, s date, da date[]";
+    const MISFITS: &str = "'infinity', '-infinity', '294276-01-01 00:00:00+00', 'NaN', '{{1,2},{3,4}}', '-infinity', \
+                           '{infinity,2024-01-01,4713-01-01 BC}'";
+    let create = |extra: &str| {
+        format!("create table misfits ({COLUMNS}{extra}); insert into misfits values (1, {MISFITS})")
+    };
+    let mut bench = Bench::start("policies", &["public.misfits"], "select 1").await;
+    let column = |name: &str, policy| ((TableName::new("public", "misfits"), name.to_owned()), policy);
+    bench.values = ValuePolicies {
+        date: ValuePolicy::Clamp,
+        timestamp: ValuePolicy::Clamp,
+        numeric: ValuePolicy::Null,
+        array: ValuePolicy::Null,
+        columns: [column("tz", ValuePolicy::Null), column("s", ValuePolicy::String)].into(),
+    };
+    // Once all in binary form but `s`, which makes the stream text anyway; and once without `s`.
+    for (without_text, expected_s) in [(false, "-infinity"), (true, "0001-01-01")] {
+        if without_text {
+            bench.values.columns.remove(&(TableName::new("public", "misfits"), "s".to_owned()));
+        }
+        bench.sql(&create("")).await;
+        let mut pipe = bench.streaming().await;
+        bench.sql(&format!("insert into misfits values (2, {MISFITS})")).await;
+        bench.sql("insert into misfits values (3, '2024-01-01', '2024-01-01', '2024-01-01', 1, '{1}', '2024-01-01', '{}')").await;
+        bench.caught_up(&mut pipe).await;
+        for id in [1, 2] {
+            let row = "toString(d), toString(ts, 'UTC'), tz, n, a, a__is_null, toString(s), da";
+            assert_eq!(
+                ask(&bench.target(), &format!("select {row} from policies.misfits final where id = {id}"))
+                    .await,
+                format!(
+                    "9999-12-31\t0000-01-01 00:00:00.000000\t\\N\t\\N\t[]\ttrue\t{expected_s}\t['9999-12-31','2024-01-01','0001-01-01']"
+                ),
+                "row {id}, without text {without_text}"
+            );
+        }
+        let replaced = pipe.counters.replaced();
+        let count = |name: &str| replaced.get(&format!("public.misfits.{name}")).copied();
+        assert_eq!(["d", "ts", "tz", "n", "a"].map(count), [Some(2); 5], "{replaced:?}");
+        assert_eq!((count("da"), count("s"), count("id")), (Some(4), without_text.then_some(2), None));
+        within(pipe.stop()).await.unwrap();
+        bench.forget().await;
     }
     bench.lab.stop().await.unwrap();
 }
