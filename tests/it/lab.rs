@@ -86,9 +86,10 @@ impl Traces {
         let engine = state.clickhouse.as_ref().unwrap().process.unwrap();
         let backends = usage::children(postmaster.pid).unwrap();
         assert!(backends.len() >= 3, "a postmaster has children: {backends:?}");
+        // A backend may end by itself meanwhile; the two servers may not.
         let backends = backends.into_iter().filter_map(ProcessId::of);
         let processes: Vec<ProcessId> = [postmaster, engine].into_iter().chain(backends).collect();
-        assert!(processes.iter().all(|process| process.is_alive()));
+        assert!(postmaster.is_alive() && engine.is_alive());
         let ours = |pid: u64| processes.iter().any(|process| u64::from(process.pid) == pid);
         let segments = shared_memory().into_iter().filter(|(_, creator)| ours(*creator));
         let segments: Vec<u64> = segments.map(|(id, _)| id).collect();
