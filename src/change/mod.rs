@@ -10,4 +10,4 @@ pub use base_type::{BaseType, Element};
 pub use event::{Event, OldRow, Prepared};
 pub use relation::{Column, Identity, Relation, RelationId};
 pub use table::{Misfit, Table, TableColumn};
-pub use tuple::{Tuple, Value};
+pub use tuple::{StoredTuple, Tuple, Value};

@@ -16,13 +16,25 @@ pub enum Value<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple<'a> {
     columns: u16,
+    has_unchanged: bool,
     body: &'a [u8],
 }
 
 impl<'a> Tuple<'a> {
-    /// `body` must hold exactly `columns` well-formed values, as [`crate::source::pgoutput`] checks.
-    pub(crate) fn from_checked(columns: u16, body: &'a [u8]) -> Self {
-        Tuple { columns, body }
+    /// `body` must hold exactly `columns` well-formed values, as [`crate::source::pgoutput`] checks; `has_unchanged`:
+    /// at least one of them was not sent.
+    pub(crate) fn from_checked(columns: u16, has_unchanged: bool, body: &'a [u8]) -> Self {
+        Tuple { columns, has_unchanged, body }
+    }
+
+    /// A value was not sent, because the update left it alone.
+    pub fn has_unchanged(&self) -> bool {
+        self.has_unchanged
+    }
+
+    /// A copy that outlives the receive buffer.
+    pub fn store(&self) -> StoredTuple {
+        StoredTuple { columns: self.columns, has_unchanged: self.has_unchanged, body: self.body.into() }
     }
 
     pub fn len(&self) -> usize {
@@ -35,6 +47,24 @@ impl<'a> Tuple<'a> {
 
     pub fn values(&self) -> Values<'a> {
         Values { left: self.columns, body: self.body }
+    }
+}
+
+/// A [`Tuple`] with bytes of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredTuple {
+    columns: u16,
+    has_unchanged: bool,
+    body: Box<[u8]>,
+}
+
+impl StoredTuple {
+    pub fn tuple(&self) -> Tuple<'_> {
+        Tuple::from_checked(self.columns, self.has_unchanged, &self.body)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.body.len()
     }
 }
 

@@ -8,12 +8,13 @@ use super::{
     Counters,
     batcher::Batcher,
     deliver::{Flush, Position},
+    partial::Partials,
 };
 use crate::{
     change::{Event, OldRow, Relation, RelationId, Table, Tuple, Value},
     config::BatchLimits,
     failure::Failure,
-    sink::{Block, EncodeError, RowMeta, Sink, clickhouse::encode::ValueError},
+    sink::{Block, EncodeError, PartialRow, RowMeta, Sink, clickhouse::encode::ValueError},
     units::{Lsn, PgMicros},
 };
 
@@ -26,6 +27,8 @@ pub enum Step {
     Go,
     /// Send what has been collected.
     Flush,
+    /// Complete the rows that wait for their unchanged values, then come again with this message: it touches one.
+    Resolve,
     /// Send what has been collected, wait until it is durable, then remove these tables' rows below the version.
     Truncate {
         tables: Vec<Arc<Table>>,
@@ -54,6 +57,7 @@ pub struct Applier<S: Sink> {
     /// The last relation looked up: runs of rows are of one table.
     last: Option<(RelationId, Place)>,
     batcher: Batcher,
+    partials: Partials,
     commit_time: PgMicros,
     in_transaction: bool,
     /// The end of the last commit seen, until it is handed on.
@@ -72,6 +76,7 @@ impl<S: Sink> Applier<S> {
             places: HashMap::new(),
             last: None,
             batcher: Batcher::new(limits),
+            partials: Partials::default(),
             commit_time: PgMicros::default(),
             in_transaction: false,
             position: None,
@@ -83,8 +88,14 @@ impl<S: Sink> Applier<S> {
     /// One message. `lsn` is that of the change's own record.
     #[inline]
     pub fn handle(&mut self, lsn: Lsn, event: Event<'_>) -> anyhow::Result<Step> {
+        if !self.partials.is_empty() && self.touches_partial(&event)? {
+            return Ok(Step::Resolve);
+        }
         match event {
             Event::Insert { relation, new, .. } => self.insert(lsn, relation, new)?,
+            Event::Update { relation, old, new, .. } if S::NEEDS_WHOLE_ROWS && lacks_values(old, new) => {
+                self.keep_partial(lsn, relation, old, new)?;
+            }
             Event::Update { relation, old, new, .. } => self.update(lsn, relation, old, new)?,
             Event::Delete { relation, old, .. } => self.delete(lsn, relation, old)?,
             Event::Begin { commit_time, .. } => {
@@ -98,7 +109,76 @@ impl<S: Sink> Applier<S> {
             Event::Message { .. } | Event::Origin { .. } | Event::Type { .. } => {}
             other => bail!("the server sent {other:?}, which was not asked for"),
         }
-        Ok(if self.batcher.is_full() { Step::Flush } else { Step::Go })
+        Ok(if self.batcher.is_full() || self.partials.is_full() { Step::Flush } else { Step::Go })
+    }
+
+    /// A row of the event has a key that a waiting row has.
+    fn touches_partial(&mut self, event: &Event<'_>) -> anyhow::Result<bool> {
+        let (relation, rows) = match event {
+            Event::Insert { relation, new, .. } => (*relation, [Some(*new), None]),
+            Event::Update { relation, old, new, .. } => {
+                (*relation, [Some(*new), old.as_ref().map(OldRow::tuple)])
+            }
+            Event::Delete { relation, old, .. } => (*relation, [Some(old.tuple()), None]),
+            Event::Truncate { relations, .. } => {
+                let mut touched = false;
+                for relation in relations {
+                    touched |= matches!(self.place(*relation)?, Place::Table(index) if self.partials.has_rows_of(index));
+                }
+                return Ok(touched);
+            }
+            _ => return Ok(false),
+        };
+        let Place::Table(index) = self.place(relation)? else { return Ok(false) };
+        if !self.partials.has_rows_of(index) {
+            return Ok(false);
+        }
+        for row in rows.into_iter().flatten() {
+            let key = self.key(index, row)?;
+            if self.partials.touches(index, &key) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn key(&self, index: usize, row: Tuple<'_>) -> anyhow::Result<Vec<u8>> {
+        let table = &self.tables[index].table;
+        Ok(self.sink.key(table, row.values()).map_err(|error| encode_failure(table, error))?)
+    }
+
+    /// An update that does not carry all values: it waits until the target can be asked.
+    fn keep_partial(
+        &mut self,
+        lsn: Lsn,
+        relation: RelationId,
+        old: Option<OldRow<'_>>,
+        new: Tuple<'_>,
+    ) -> anyhow::Result<()> {
+        let Place::Table(index) = self.place(relation)? else { return Ok(()) };
+        let table = &self.tables[index].table;
+        let old = old.map(|old| old.tuple()).filter(|old| key_changed(table, *old, new));
+        let new_key = self.key(index, new)?;
+        let old_key = match old {
+            Some(old) => self.key(index, old)?,
+            None => new_key.clone(),
+        };
+        let meta = RowMeta { lsn, committed_at: self.commit_time };
+        let row = PartialRow { old_key, new_key, old: old.map(|old| old.store()), new: new.store(), meta };
+        self.batcher.add_row(row.new.bytes());
+        self.partials.add(index, row);
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// Rows wait for values of the target.
+    pub fn has_partials(&self) -> bool {
+        !self.partials.is_empty()
+    }
+
+    pub fn take_partials(&mut self) -> Vec<(Arc<Table>, Vec<PartialRow>)> {
+        let rows = self.partials.take().into_iter();
+        rows.map(|(index, rows)| (Arc::clone(&self.tables[index].table), rows)).collect()
     }
 
     /// The server has sent everything up to `wal_end`: outside of a transaction nothing before it is left.
@@ -235,7 +315,10 @@ impl<S: Sink> Applier<S> {
     /// To be called once after each run of messages: brings the shared counters and the clock up to date.
     pub fn settle(&mut self, now: Instant) {
         Counters::add(&self.counters.decoded_rows, std::mem::take(&mut self.rows));
-        if self.position.is_some() || self.tables.iter().any(|state| state.block.is_some()) {
+        if self.position.is_some()
+            || !self.partials.is_empty()
+            || self.tables.iter().any(|state| state.block.is_some())
+        {
             self.batcher.touch(now);
         }
     }
@@ -247,18 +330,25 @@ impl<S: Sink> Applier<S> {
     /// Takes what has been collected; `None` when that is nothing.
     pub fn take(&mut self) -> Option<Flush<S>> {
         self.batcher.clear();
-        let blocks: Vec<_> = self
-            .tables
-            .iter_mut()
-            .filter_map(|state| {
-                let mut block = state.block.take()?;
-                self.counters.add_replaced(&state.table, block.take_replaced());
-                Some((Arc::clone(&state.table), block))
-            })
-            .collect();
+        let blocks = self.take_blocks();
         let position = self.position.take();
         (!blocks.is_empty() || position.is_some()).then_some(Flush { blocks, position, arrived: None })
     }
+
+    /// Takes the rows that have been collected; the position stays, for they are not all that lie before it.
+    pub fn take_blocks(&mut self) -> Vec<(Arc<Table>, S::Block)> {
+        let taken = self.tables.iter_mut().filter_map(|state| {
+            let mut block = state.block.take()?;
+            self.counters.add_replaced(&state.table, block.take_replaced());
+            Some((Arc::clone(&state.table), block))
+        });
+        taken.collect()
+    }
+}
+
+/// An update whose missing values are not in its old row.
+fn lacks_values(old: Option<OldRow<'_>>, new: Tuple<'_>) -> bool {
+    new.has_unchanged() && !matches!(old, Some(OldRow::Full(_)))
 }
 
 /// The new row, its unchanged TOAST values taken from the old one.

@@ -13,6 +13,7 @@ pub mod checkpoint;
 pub mod counters;
 pub mod deliver;
 pub mod load_tables;
+mod partial;
 mod policies;
 pub mod session;
 

@@ -16,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Counters, PipeSpec,
-    apply::{Applier, Step},
+    apply::{Applier, Step, encode_failure},
     deliver::{Attempts, Deliverer, Flush},
 };
 use crate::{
     change::Table,
     postgres::{WireError, wire::Wire},
-    sink::{Checkpoint, Sink},
+    sink::{Block, Checkpoint, Sink},
     source::stream::{Message, ReplicationStream, StreamError},
     units::Lsn,
 };
@@ -159,6 +159,7 @@ impl<S: Sink> Reader<S> {
             let buffered = step != Step::Go;
             match step {
                 Step::Truncate { tables, before } => self.truncate(tables, before).await?,
+                Step::Resolve => self.resolve().await?,
                 Step::Flush => self.flush(None).await?,
                 Step::Go if self.applier.batcher().is_due(now, self.is_quiet()) => self.flush(None).await?,
                 Step::Go => {}
@@ -195,6 +196,10 @@ impl<S: Sink> Reader<S> {
             match message {
                 Message::Change { lsn, event } => match self.applier.handle(lsn, event)? {
                     Step::Go => {}
+                    Step::Resolve => {
+                        self.stream.put_back();
+                        return Ok((Step::Resolve, reply));
+                    }
                     step => return Ok((step, reply)),
                 },
                 Message::Keepalive { wal_end, reply_requested } => {
@@ -248,11 +253,18 @@ impl<S: Sink> Reader<S> {
 
     /// Hands over what has been collected; waits for room, answering the server meanwhile.
     async fn flush(&mut self, arrived: Option<oneshot::Sender<()>>) -> anyhow::Result<()> {
+        if self.applier.has_partials() {
+            self.resolve().await?;
+        }
         let flush = match (self.applier.take(), arrived) {
             (Some(flush), arrived) => Flush { arrived, ..flush },
             (None, Some(arrived)) => Flush { blocks: Vec::new(), position: None, arrived: Some(arrived) },
             (None, None) => return Ok(()),
         };
+        self.hand_over(flush).await
+    }
+
+    async fn hand_over(&mut self, flush: Flush<S>) -> anyhow::Result<()> {
         let flushes = self.flushes.clone().ok_or(DeliveryStopped)?;
         let began = Instant::now();
         let room = self.answering(flushes.reserve()).await?;
@@ -272,6 +284,45 @@ impl<S: Sink> Reader<S> {
                 () = tokio::time::sleep_until(status_at.into()) => self.send_status().await?,
             }
         }
+    }
+
+    /// Sends blocks and waits until they, and all before them, are durable.
+    async fn write_through(&mut self, blocks: Vec<(Arc<Table>, S::Block)>) -> anyhow::Result<()> {
+        let (arrived, wait) = oneshot::channel();
+        self.hand_over(Flush { blocks, position: None, arrived: Some(arrived) }).await?;
+        self.answering(wait).await?.map_err(|_| DeliveryStopped.into())
+    }
+
+    /// Completes the rows that wait for unchanged values: all before them first, so that the target can be asked; they
+    /// themselves before anything later, which could take the place of what is asked for.
+    async fn resolve(&mut self) -> anyhow::Result<()> {
+        let before = self.applier.take_blocks();
+        self.write_through(before).await?;
+        let partials = self.applier.take_partials();
+        let (sink, counters, abort) =
+            (Arc::clone(&self.sink), Arc::clone(&self.counters), self.abort.clone());
+        let completed = self.answering(async move {
+            let mut blocks = Vec::with_capacity(partials.len());
+            for (table, rows) in partials {
+                let mut attempts =
+                    Attempts::new(format!("read unchanged values of {table}"), &counters, &abort);
+                let block = loop {
+                    // A block anew: a failure may have left part of the rows in it.
+                    let mut block = sink.block(&table).map_err(|error| encode_failure(&table, error))?;
+                    match sink.complete(&table, &rows, &mut block).await {
+                        Ok(()) => break block,
+                        Err(error) => attempts.after(error).await?,
+                    }
+                };
+                // Rows that a replay finds delivered are left out.
+                if block.rows() > 0 {
+                    blocks.push((table, block));
+                }
+            }
+            anyhow::Ok(blocks)
+        });
+        let completed = completed.await??;
+        self.write_through(completed).await
     }
 
     async fn truncate(&mut self, tables: Vec<Arc<Table>>, before: Lsn) -> anyhow::Result<()> {

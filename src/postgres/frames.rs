@@ -20,13 +20,15 @@ pub struct FrameBuffer {
     bytes: Vec<u8>,
     /// Where the next message starts in `bytes`.
     start: usize,
+    /// Where the one taken last started.
+    taken: usize,
     read_bytes: usize,
 }
 
 impl FrameBuffer {
     /// A buffer with room for at least `read_bytes` at every read.
     pub fn new(read_bytes: usize) -> Self {
-        FrameBuffer { bytes: Vec::with_capacity(read_bytes), start: 0, read_bytes }
+        FrameBuffer { bytes: Vec::with_capacity(read_bytes), start: 0, taken: 0, read_bytes }
     }
 
     /// From the next read on, room for at least `read_bytes`.
@@ -52,8 +54,14 @@ impl FrameBuffer {
             return Ok(None);
         }
         let body = self.start + HEADER_BYTES..end;
+        self.taken = self.start;
         self.start = end;
         Ok(Some((tag, body)))
+    }
+
+    /// The message taken last is the next one again; before [`Self::spare`] only.
+    pub fn put_back(&mut self) {
+        self.start = self.taken;
     }
 
     /// The bytes of a range from [`Self::next_frame`]; valid until [`Self::spare`] is called.
@@ -71,6 +79,7 @@ impl FrameBuffer {
             self.bytes.truncate(self.bytes.len() - self.start);
             self.start = 0;
         }
+        self.taken = self.start;
         if self.room() < self.read_bytes {
             self.bytes.reserve(self.read_bytes);
         }
@@ -147,6 +156,19 @@ mod tests {
         assert_eq!(buffer.next_frame().unwrap().unwrap().0, b'x');
         buffer.spare().extend_from_slice(&frame(b'z', &[7; 100]));
         assert_eq!(taken(&mut buffer), [(b'y', b"two".to_vec()), (b'z', vec![7; 100])]);
+    }
+
+    #[test]
+    fn a_message_can_be_put_back_until_the_next_read() {
+        let mut buffer = FrameBuffer::new(16);
+        let bytes: Vec<u8> = sample().iter().flat_map(|(tag, body)| frame(*tag, body)).collect();
+        buffer.spare().extend_from_slice(&bytes);
+        let first = buffer.next_frame().unwrap();
+        buffer.put_back();
+        assert_eq!(buffer.next_frame().unwrap(), first);
+        buffer.spare();
+        buffer.put_back();
+        assert_eq!(taken(&mut buffer), sample()[1..], "after a read there is nothing to put back");
     }
 
     #[test]

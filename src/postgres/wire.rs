@@ -147,6 +147,11 @@ impl Wire {
         Ok(self.next_range()?.map(|(tag, body)| Frame { tag, body: self.incoming.slice(body) }))
     }
 
+    /// The message taken last is the next one again; before [`Self::fill`] only.
+    pub fn put_back(&mut self) {
+        self.incoming.put_back();
+    }
+
     /// Sends one CopyData message, flushed.
     pub async fn send_copy_data(&mut self, body: &[u8]) -> Result<(), WireError> {
         frontend::CopyData::new(body)?.write(&mut self.outgoing);

@@ -21,7 +21,7 @@ pub mod null;
 use std::future::Future;
 
 use crate::{
-    change::{Table, Value},
+    change::{StoredTuple, Table, Value},
     units::{Lsn, PgMicros},
 };
 
@@ -34,6 +34,18 @@ pub struct RowMeta {
     /// The LSN of the change's own WAL record; 0 for a row of the snapshot.
     pub lsn: Lsn,
     pub committed_at: PgMicros,
+}
+
+/// A row of an update that left values alone which the source then did not send.
+#[derive(Clone, Debug)]
+pub struct PartialRow {
+    /// Whose row the missing values belong to, and the row's own key, both as [`Sink::key`] gives them.
+    pub old_key: Vec<u8>,
+    pub new_key: Vec<u8>,
+    /// The old key's values where the update changed the key: its row ends here.
+    pub old: Option<StoredTuple>,
+    pub new: StoredTuple,
+    pub meta: RowMeta,
 }
 
 /// Rows of one table on their way, encoded as the sink wants them.
@@ -124,6 +136,23 @@ pub trait Sink: Send + Sync + 'static {
     fn write(
         &self,
         table: &Table,
+        block: &mut Self::Block,
+    ) -> impl Future<Output = Result<(), SinkError>> + Send;
+
+    /// Whether rows must have all their values.
+    const NEEDS_WHOLE_ROWS: bool = true;
+
+    /// What identifies a row: equal for equal keys, whatever form the values come in.
+    fn key<'a>(&self, table: &Table, values: impl Iterator<Item = Value<'a>>)
+    -> Result<Vec<u8>, EncodeError>;
+
+    /// Appends rows, with the tombstones of their old keys, to a block, their missing values read from the target. The
+    /// caller sees to it that every earlier change of these keys is durable, that no later one is, and that no key
+    /// stands in two of the rows.
+    fn complete(
+        &self,
+        table: &Table,
+        rows: &[PartialRow],
         block: &mut Self::Block,
     ) -> impl Future<Output = Result<(), SinkError>> + Send;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::{Block, Checkpoint, EncodeError, RowMeta, Sink, SinkError, TableRef};
+use super::{Block, Checkpoint, EncodeError, PartialRow, RowMeta, Sink, SinkError, TableRef};
 use crate::{
     change::{Table, Value},
     units::Lsn,
@@ -84,6 +84,17 @@ impl Sink for NullSink {
 
     async fn write(&self, _: &Table, block: &mut NullBlock) -> Result<(), SinkError> {
         *block = NullBlock::default();
+        Ok(())
+    }
+
+    const NEEDS_WHOLE_ROWS: bool = false;
+
+    fn key<'a>(&self, _: &Table, _: impl Iterator<Item = Value<'a>>) -> Result<Vec<u8>, EncodeError> {
+        Ok(Vec::new())
+    }
+
+    async fn complete(&self, _: &Table, rows: &[PartialRow], block: &mut NullBlock) -> Result<(), SinkError> {
+        rows.iter().for_each(|row| block.count(row.new.tuple().values()));
         Ok(())
     }
 

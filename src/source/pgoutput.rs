@@ -257,9 +257,11 @@ impl<'a> Reader<'a> {
     fn tuple(&mut self) -> Result<Tuple<'a>, DecodeError> {
         let columns = self.u16()?;
         let start = self.body;
+        let mut has_unchanged = false;
         for _ in 0..columns {
             match self.array()? {
-                [b'n' | b'u'] => {}
+                [b'n'] => {}
+                [b'u'] => has_unchanged = true,
                 [b't' | b'b'] => {
                     let length = self.u32()? as usize;
                     self.bytes(length)?;
@@ -267,7 +269,7 @@ impl<'a> Reader<'a> {
                 [other] => return Err(self.unknown("a value kind", other)),
             }
         }
-        Ok(Tuple::from_checked(columns, &start[..start.len() - self.body.len()]))
+        Ok(Tuple::from_checked(columns, has_unchanged, &start[..start.len() - self.body.len()]))
     }
 
     fn prepared(&mut self) -> Result<Prepared<'a>, DecodeError> {

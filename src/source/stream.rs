@@ -115,6 +115,12 @@ impl ReplicationStream {
         }
     }
 
+    /// The message taken last is the next one again; before [`Self::fill`] only. Not for messages that change what the
+    /// decoder knows.
+    pub fn put_back(&mut self) {
+        self.wire.put_back();
+    }
+
     /// Naps if the source is ahead, then reads what there is. Cancel-safe.
     pub async fn fill(&mut self) -> Result<usize, WireError> {
         if let Some(nap) = self.nap.before_read() {

@@ -319,11 +319,36 @@ fn output(home: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn up(home: &Path) -> (std::process::Child, LabState) {
+/// A lab's owner that a failing test does not leave behind.
+struct Owner(std::process::Child);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // It may have ended long ago.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl std::ops::Deref for Owner {
+    type Target = std::process::Child;
+
+    fn deref(&self) -> &std::process::Child {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Owner {
+    fn deref_mut(&mut self) -> &mut std::process::Child {
+        &mut self.0
+    }
+}
+
+fn up(home: &Path) -> (Owner, LabState) {
     let mut owner = program(home).args(["up", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(owner.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    (owner, serde_json::from_str(&line).unwrap())
+    (Owner(owner), serde_json::from_str(&line).unwrap())
 }
 
 #[test]

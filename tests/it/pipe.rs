@@ -3,6 +3,7 @@
 mod changes;
 mod kill;
 mod refusals;
+mod toast;
 mod types;
 
 use std::{

@@ -10,7 +10,7 @@
 use bytes::Bytes;
 
 use super::{
-    array,
+    array, lookup,
     numeric::{Numeric, decimal_width},
     text,
     types::{ArrayForm, ColumnType, IS_NULL_SUFFIX, Scalar, column_type},
@@ -37,6 +37,8 @@ pub enum ValueError {
     /// Of an array.
     #[error("{0}")]
     Shape(&'static str),
+    #[error("a key of this type cannot be looked up in the target, which an unchanged TOAST value asks for")]
+    NoKey,
     #[error("it is NULL, but the column is NOT NULL")]
     Null,
     #[error("it was not sent: a TOAST value that the update left unchanged")]
@@ -113,6 +115,26 @@ impl NativeBlock {
     /// Forgets the sealed rows: they are durable.
     pub fn clear_sealed(&mut self) {
         self.sealed = None;
+    }
+
+    /// Appends a row whose unchanged values are found elsewhere: by column index, as RowBinary (an array's companion
+    /// behind it).
+    pub(super) fn push_completed<'a, 'b>(
+        &mut self,
+        values: impl Iterator<Item = Value<'a>>,
+        found: impl Fn(usize) -> Option<&'b [u8]>,
+        meta: RowMeta,
+    ) -> Result<(), EncodeError> {
+        let mut filled = 0;
+        for (index, (column, value)) in self.columns.iter_mut().zip(values).enumerate() {
+            let pushed = match (value, found(index)) {
+                (Value::Unchanged, Some(bytes)) => column.push_row_binary(bytes),
+                (value, _) => column.push(value),
+            };
+            self.bytes += pushed.map_err(|error| column.error(error))?;
+            filled += 1;
+        }
+        self.end_row(filled, meta, false)
     }
 
     /// Ends a row of which `filled` columns were written.
@@ -354,6 +376,40 @@ impl ColumnBuffer {
         }
     }
 
+    /// Appends a value as the target itself has it.
+    fn push_row_binary(&mut self, bytes: &[u8]) -> Result<usize, ValueError> {
+        let mut rest = bytes;
+        match self.column_type {
+            ColumnType::Plain(_) => self.data.extend_from_slice(bytes),
+            ColumnType::Nullable(scalar) => {
+                match lookup::take_nullable(&mut rest, scalar).ok_or(ValueError::Malformed)? {
+                    None => drop(self.push_default()),
+                    Some(value) => {
+                        self.data.extend_from_slice(value);
+                        self.nulls.push(0);
+                    }
+                }
+            }
+            ColumnType::Array { element, nullable, .. } => {
+                for _ in 0..lookup::array_length(&mut rest).ok_or(ValueError::Malformed)? {
+                    match lookup::take_nullable(&mut rest, element).ok_or(ValueError::Malformed)? {
+                        None => self.push_null_element(element),
+                        Some(value) => {
+                            self.data.extend_from_slice(value);
+                            self.element_nulls.push(0);
+                            self.elements += 1;
+                        }
+                    }
+                }
+                self.offsets.extend_from_slice(&self.elements.to_le_bytes());
+                if nullable {
+                    self.nulls.push(*rest.first().ok_or(ValueError::Malformed)?);
+                }
+            }
+        }
+        Ok(bytes.len())
+    }
+
     /// NULL where the column can be, else the type's zero: a tombstone's columns outside the key.
     fn push_default(&mut self) -> usize {
         match self.column_type {
@@ -498,7 +554,7 @@ fn put_reversed<const N: usize>(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), V
 }
 
 #[inline]
-fn put_scalar(out: &mut Vec<u8>, scalar: Scalar, bytes: &[u8]) -> Result<(), ValueError> {
+pub(super) fn put_scalar(out: &mut Vec<u8>, scalar: Scalar, bytes: &[u8]) -> Result<(), ValueError> {
     match scalar {
         Scalar::Bytes | Scalar::Text | Scalar::Enum => put_string(out, bytes),
         Scalar::Int64 | Scalar::Float64 | Scalar::UInt64 => return put_reversed::<8>(out, bytes),

@@ -4,6 +4,7 @@ pub mod array;
 pub mod ddl;
 pub mod encode;
 pub mod insert;
+mod lookup;
 pub mod numeric;
 pub mod quote;
 pub mod text;
@@ -20,8 +21,13 @@ use self::{
     encode::NativeBlock,
     quote::{identifier, literal, table_name, target_table},
 };
-use super::{Checkpoint, EncodeError, Sink, SinkError, Stage, TableRef};
-use crate::{change::Table, config::TargetEndpoint, failure::Failure, units::Lsn};
+use super::{Checkpoint, EncodeError, PartialRow, Sink, SinkError, Stage, TableRef};
+use crate::{
+    change::{Table, Value},
+    config::TargetEndpoint,
+    failure::Failure,
+    units::Lsn,
+};
 
 /// A client for an endpoint, for the sink and for whoever reads the target.
 pub fn client(endpoint: &TargetEndpoint) -> Client {
@@ -317,6 +323,23 @@ impl Sink for ClickHouseSink {
         insert::native(&self.client, &target_table(self.database(), table), sealed, &self.endpoint).await?;
         block.clear_sealed();
         Ok(())
+    }
+
+    fn key<'a>(
+        &self,
+        table: &Table,
+        values: impl Iterator<Item = Value<'a>>,
+    ) -> Result<Vec<u8>, EncodeError> {
+        lookup::key(table, values)
+    }
+
+    async fn complete(
+        &self,
+        table: &Table,
+        rows: &[PartialRow],
+        block: &mut NativeBlock,
+    ) -> Result<(), SinkError> {
+        lookup::complete(&self.client, self.database(), table, rows, block).await
     }
 
     async fn truncate(&self, table: &Table, before: Lsn) -> Result<(), SinkError> {
