@@ -48,7 +48,7 @@ impl fmt::Display for Kind {
 }
 
 /// An error with its remedy. `message` names the thing, `hint` says what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
     pub kind: Kind,

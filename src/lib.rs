@@ -18,6 +18,7 @@
 //! | [`sink`] | where rows go: the trait with its promises, ClickHouse, null |
 //! | [`pipeline`] | source to sink: batches, checkpoints, resuming |
 //! | [`verify`] | source against target, every row in key order |
+//! | [`check`] | what a pipe would do and what hinders it, without doing it |
 //! | [`host`] | this machine: processes, CPU, memory, ports |
 //! | [`load`] | writers that put work on the source |
 //! | [`meter`] | one observable a file, sampled every second |
@@ -36,6 +37,7 @@
 
 pub mod analyze;
 pub mod change;
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod failure;

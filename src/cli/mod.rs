@@ -1,5 +1,6 @@
 //! One file per subcommand; what they share: parsing, tracing, signals, and how an error is told.
 
+pub mod check;
 pub mod lab;
 pub mod pipe;
 pub mod report;
@@ -47,6 +48,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Say what a pipeline file would do, and everything that hinders it; changes nothing.
+    Check(check::CheckArgs),
     /// Run a pipeline file's probes: servers, load, pipe, measurements, comparison, report.
     Run(run::RunArgs),
     /// Real PostgreSQL and ClickHouse servers on this machine, without docker.
@@ -117,6 +120,7 @@ fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result
 
 async fn dispatch(command: Command, json: bool) -> anyhow::Result<()> {
     match command {
+        Command::Check(args) => check::run(args, json).await,
         Command::Run(args) => run::run(args, json).await,
         Command::Lab(args) => lab::run(args, json).await,
         Command::Pipe(args) => pipe::run(args, json).await,
@@ -136,6 +140,11 @@ fn start_tracing() {
         .init();
 }
 
+/// The context of an error whose details stand on standard output already.
+#[derive(Debug, thiserror::Error)]
+#[error("the check failed")]
+pub struct Told;
+
 /// Prints an error with its causes and its hint; its exit code.
 fn tell(error: &anyhow::Error, json: bool) -> ExitCode {
     if is_broken_pipe(error) {
@@ -145,7 +154,8 @@ fn tell(error: &anyhow::Error, json: bool) -> ExitCode {
     let kind = failure.map_or(Kind::Internal, |failure| failure.kind);
     let hint = failure.and_then(|failure| failure.hint.as_deref());
     // These come behind results that were printed already: one document is enough.
-    let told = matches!(kind, Kind::Expectation | Kind::Invariant | Kind::Inconclusive);
+    let told = matches!(kind, Kind::Expectation | Kind::Invariant | Kind::Inconclusive)
+        || error.downcast_ref::<Told>().is_some();
     if json && !told {
         let text = serde_json::json!({"error": {
             "kind": kind.to_string(), "exit_code": kind.code(), "message": format!("{error:#}"), "hint": hint,

@@ -92,6 +92,7 @@ impl Servers {
             database: pipeline.database.clone(),
             compression: pipeline.compression,
             timeout: pipeline.timeout,
+            views: pipeline.views,
             ..lab.target_endpoint()
         };
         Ok(Servers {

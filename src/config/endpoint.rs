@@ -95,4 +95,6 @@ pub struct TargetEndpoint {
     pub database: String,
     pub compression: bool,
     pub timeout: Duration,
+    /// Whether each table that we make gets its `<table>_current` view.
+    pub views: bool,
 }

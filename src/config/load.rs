@@ -100,9 +100,10 @@ fn scalar(value: &str) -> toml::Value {
 fn resolve(name: &str, raw: RawPipeline, env: &BTreeMap<String, String>) -> anyhow::Result<Pipeline> {
     let resolved = masked(&raw);
     let database = raw.target.database.clone().unwrap_or_else(|| "cdcprobe".to_owned());
-    let (compression, timeout) = (
+    let (compression, timeout, views) = (
         raw.target.compression.unwrap_or(false),
         raw.target.timeout.map_or(Duration::from_secs(60), |span| span.0),
+        raw.target.views.unwrap_or(true),
     );
     let lookup = |name: &str| env.get(name).cloned();
     let with_lab = raw.lab.is_some() && raw.source.url.is_none() && raw.target.url.is_none();
@@ -122,7 +123,7 @@ fn resolve(name: &str, raw: RawPipeline, env: &BTreeMap<String, String>) -> anyh
     let target = (!with_lab && sink == SinkKind::ClickHouse)
         .then(|| TargetEndpoint::parse(raw.target.url.as_deref(), Some(&database), &lookup))
         .transpose()?
-        .map(|endpoint| TargetEndpoint { compression, timeout, ..endpoint });
+        .map(|endpoint| TargetEndpoint { compression, timeout, views, ..endpoint });
     let workers = positive("snapshot.workers", raw.snapshot.workers.unwrap_or(4))?;
     let probes =
         raw.probe.into_iter().map(|probe| resolve_probe(probe, workers)).collect::<anyhow::Result<_>>()?;
@@ -148,6 +149,7 @@ fn resolve(name: &str, raw: RawPipeline, env: &BTreeMap<String, String>) -> anyh
         database,
         compression,
         timeout,
+        views,
         tables: table_names(&raw.source.tables)?,
         publication: raw.source.publication.unwrap_or_else(|| "cdcprobe".to_owned()),
         slot: raw.source.slot.unwrap_or_else(|| "cdcprobe".to_owned()),

@@ -20,6 +20,7 @@ pub struct Pipeline {
     pub database: String,
     pub compression: bool,
     pub timeout: Duration,
+    pub views: bool,
     pub tables: Vec<TableName>,
     pub publication: String,
     pub slot: String,

@@ -73,6 +73,8 @@ pub struct RawTarget {
     pub compression: Option<bool>,
     /// Every insert's deadline. Default 60 s.
     pub timeout: Option<Span>,
+    /// A view `<table>_current` beside each table that we make: its rows as they are now. Default true: people query views.
+    pub views: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

@@ -111,6 +111,7 @@ impl ClickHouse {
             database: DATABASE.to_owned(),
             compression: false,
             timeout: Duration::from_secs(60),
+            views: true,
         }
     }
 

@@ -9,9 +9,9 @@ use super::table::{self, TableState};
 use crate::{config::TableName, postgres::quote};
 
 /// Every session of ours has an empty search path, so the statements name the schema.
-const SCHEMA: &str = "public";
+pub const SCHEMA: &str = "public";
 const ACCOUNTS: &str = "pgbench_accounts";
-const TABLES: [&str; 4] = [ACCOUNTS, "pgbench_branches", "pgbench_tellers", "pgbench_history"];
+pub const TABLES: [&str; 4] = [ACCOUNTS, "pgbench_branches", "pgbench_tellers", "pgbench_history"];
 const ACCOUNTS_PER_SCALE: i32 = 100_000;
 const TELLERS_PER_SCALE: i32 = 10;
 

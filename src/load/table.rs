@@ -69,8 +69,13 @@ pub(super) async fn is_ours(client: &Client, table: &TableName) -> Result<bool> 
     if kind == "r" && comment.starts_with(MARK) {
         return Ok(true);
     }
-    let failure = Failure::config(format!("table {table} exists and was not made by cdcprobe"));
-    Err(failure.hint("name a table that does not exist yet, or drop this one yourself").into())
+    Err(foreign(table).into())
+}
+
+/// A table has the name that a load wants, and is not ours.
+pub fn foreign(table: &TableName) -> Failure {
+    Failure::config(format!("table {table} exists and was not made by cdcprobe"))
+        .hint("name a table that does not exist yet, or drop this one yourself")
 }
 
 async fn create_schema(client: &Client, schema: &str) -> Result<()> {

@@ -68,7 +68,8 @@ fn from_both(slot_name: &str, checkpoint: &Checkpoint, slot: &SlotInfo) -> Resul
     Ok(Resume::Stream { from: checkpoint.lsn, sequence: checkpoint.sequence })
 }
 
-fn check_slot(slot_name: &str, database: &str, slot: &SlotInfo) -> Result<(), Failure> {
+/// Refuses a slot from which nothing can be streamed any more, or never could.
+pub fn check_slot(slot_name: &str, database: &str, slot: &SlotInfo) -> Result<(), Failure> {
     if slot.plugin.as_deref() != Some("pgoutput") {
         let plugin = slot.plugin.as_deref().unwrap_or("none (it is a physical slot)");
         return Err(Failure::source(format!(

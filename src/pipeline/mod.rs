@@ -14,7 +14,7 @@ pub mod counters;
 pub mod deliver;
 pub mod load_tables;
 mod partial;
-mod policies;
+pub mod policies;
 pub mod session;
 
 use std::{
@@ -238,14 +238,15 @@ pub async fn preflight<S: Sink>(spec: &PipeSpec, sink: &S) -> anyhow::Result<Rea
     if resume == Resume::Fresh
         && let Some(table) = sink.occupied(&plain).await?
     {
-        return Err(Failure::config(format!(
-            "the target already holds rows of {table}, but no checkpoint of slot {}",
-            spec.slot
-        ))
-        .hint("choose another target.database, or drop that table: rows of two loads must not mix")
-        .into());
+        return Err(occupied(&table, &spec.slot).into());
     }
     Ok(Ready { tables, system, resume, publication_exists: publication.is_some(), sink_version })
+}
+
+/// Rows are there that no load of this slot has brought.
+pub fn occupied(table: &str, slot: &str) -> Failure {
+    Failure::config(format!("the target already holds rows of {table}, but no checkpoint of slot {slot}"))
+        .hint("choose another target.database, or drop that table: rows of two loads must not mix")
 }
 
 struct Run<S: Sink> {

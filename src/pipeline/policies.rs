@@ -106,6 +106,35 @@ fn kind(column: &TableColumn) -> Option<Kind> {
     }
 }
 
+/// What becomes of the column's values that have no place in the target; `None` where every value has one.
+pub fn consequence(column: &TableColumn) -> Option<String> {
+    if column.as_text {
+        return Some("PostgreSQL's text, as [values] says".to_owned());
+    }
+    let values = kind(column).map(|kind| {
+        let which = match kind {
+            Kind::Date => "infinity and years outside 1 to 9999",
+            Kind::Timestamp => "infinity and years outside 0 to 9999",
+            Kind::Numeric => "NaN and infinity",
+        };
+        format!("{which}: {}", name(column.misfit))
+    });
+    let shape = column
+        .base
+        .element
+        .map(|_| format!("several dimensions or lower bounds other than 1: {}", name(column.shape_misfit)));
+    let all: Vec<String> = values.into_iter().chain(shape).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+fn name(misfit: Misfit) -> &'static str {
+    match misfit {
+        Misfit::Fail => "fail",
+        Misfit::Null => "null",
+        Misfit::Clamp => "clamp",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,7 @@ const RULES: &[(&str, &[&str])] = &[
     ("sink", &["change", "config"]),
     ("pipeline", &["source", "sink", "change", "config"]),
     ("verify", &["change", "config", "postgres"]),
+    ("check", &["change", "config", "postgres", "source", "sink", "pipeline", "load"]),
     ("load", &["config", "postgres"]),
     ("meter", &["metric", "postgres", "host", "pipeline::Counters"]),
     ("record", &["metric", "config"]),
@@ -35,8 +36,8 @@ const RULES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "analyze", "config", "host", "lab", "load", "meter", "metric", "pipeline", "postgres", "probe",
-            "record", "report", "verify",
+            "analyze", "check", "config", "host", "lab", "load", "meter", "metric", "pipeline", "postgres",
+            "probe", "record", "report", "verify",
         ],
     ),
 ];

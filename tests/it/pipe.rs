@@ -5,6 +5,7 @@ mod kill;
 mod refusals;
 mod toast;
 mod types;
+mod views;
 
 use std::{
     io::Write,

@@ -35,6 +35,7 @@ impl TargetEndpoint {
             database: database.unwrap_or_else(|| DEFAULT_DATABASE.to_owned()),
             compression: false,
             timeout: DEFAULT_TIMEOUT,
+            views: true,
         })
     }
 }

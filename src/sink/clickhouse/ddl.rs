@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 use super::{
     encode::META_COLUMNS,
-    quote::{identifier, literal, target_table},
+    quote::{identifier, literal, table_name, target_table, target_view, view_name},
     types::{ColumnType, IS_NULL_SUFFIX, column_type},
 };
-use crate::change::Table;
+use crate::{change::Table, failure::Failure};
 
-/// The comment of a table that we made.
+/// The comment of a table or view that we made.
 pub const MARK: &str = "made by cdcprobe";
 
 pub const CHECKPOINT_TABLE: &str = "_cdcprobe_checkpoint";
@@ -63,6 +63,23 @@ pub fn create_table(database: &str, table: &Table) -> Result<String, String> {
     Ok(sql)
 }
 
+/// The view `<table>_current`: the rows as they are now, without tombstones and without the columns that we add.
+///
+/// A nullable array keeps its `__is_null` companion: ClickHouse has no nullable arrays, so a view without it would show
+/// NULL as `[]`. Made anew when it is there, because columns may have changed; only ever over a view of ours.
+pub fn create_view(database: &str, table: &Table) -> Result<String, String> {
+    let columns = target_columns(table)?;
+    let is_meta = |name: &str| META_COLUMNS.iter().any(|(meta, _)| *meta == name);
+    let shown = columns.iter().filter(|column| !is_meta(&column.name)).map(|column| identifier(&column.name));
+    Ok(format!(
+        "create or replace view {} as\nselect {}\nfrom {} final\nwhere _deleted = 0\ncomment {}",
+        target_view(database, table),
+        shown.collect::<Vec<_>>().join(", "),
+        target_table(database, table),
+        literal(MARK)
+    ))
+}
+
 /// The key's column names in key order.
 pub fn sorting_key(table: &Table) -> Vec<&str> {
     table.key().into_iter().map(|column| column.name.as_str()).collect()
@@ -72,6 +89,9 @@ pub fn sorting_key(table: &Table) -> Vec<&str> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExistingTable {
     pub engine: String,
+    /// It carries our mark.
+    pub is_ours: bool,
+    pub rows: u64,
     pub sorting_key: Vec<String>,
     pub columns: Vec<TargetColumn>,
 }
@@ -101,6 +121,82 @@ pub fn differences(table: &Table, existing: &ExistingTable) -> Result<Vec<String
         }
     }
     Ok(found)
+}
+
+/// What stands where a table's rows, and its view, are to go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub table: Option<ExistingTable>,
+    /// Something has the view's name; whether it is a view that carries our mark.
+    pub view_is_ours: Option<bool>,
+}
+
+impl Place {
+    /// A table that somebody else made gets no view from us.
+    pub fn takes_view(&self, views: bool) -> bool {
+        views && self.table.as_ref().is_none_or(|table| table.is_ours)
+    }
+}
+
+/// Everything that keeps a table's rows from going to their place.
+pub fn failures(database: &str, table: &Table, place: &Place, views: bool) -> Vec<Failure> {
+    let mut found: Vec<Failure> =
+        target_columns(table).err().iter().map(|why| impossible(table, why)).collect();
+    if let Some(existing) = &place.table
+        && let Ok(differences) = differences(table, existing)
+        && !differences.is_empty()
+    {
+        let name = table_name(&table.schema, &table.name);
+        let message =
+            format!("{name} exists in ClickHouse but cannot take {table}: {}", differences.join("; "));
+        found.push(
+            Failure::environment(message)
+                .hint("drop or rename that table, or choose another target.database"),
+        );
+    }
+    if place.takes_view(views) && place.view_is_ours == Some(false) {
+        let name = view_name(&table.schema, &table.name);
+        let message = format!(
+            "{name} exists in ClickHouse's database {database}, where {table} would get its view, and is no view that \
+             cdcprobe made"
+        );
+        found.push(Failure::environment(message).hint(
+            "rename that object, choose another target.database, or do without views: target.views = false",
+        ));
+    }
+    found
+}
+
+pub fn impossible(table: &Table, why: &str) -> Failure {
+    Failure::config(format!("table {table}: {why}"))
+        .hint("rename the column, or leave the table out of source.tables")
+}
+
+/// Two source tables must not become one target table, nor one's table the other's view.
+pub fn collisions(tables: &[Table], views: bool) -> Vec<Failure> {
+    let table = |table: &Table| table_name(&table.schema, &table.name);
+    let mut found = Vec::new();
+    for (index, one) in tables.iter().enumerate() {
+        for other in &tables[index + 1..] {
+            if table(one) == table(other) {
+                let message =
+                    format!("tables {one} and {other} would both become {} in ClickHouse", table(one));
+                found.push(Failure::config(message).hint("leave one of them out of source.tables"));
+            }
+        }
+        for other in tables.iter().filter(|_| views) {
+            if view_name(&one.schema, &one.name) == table(other) {
+                let message = format!(
+                    "the view of table {one} and the table {other} would both become {} in ClickHouse",
+                    table(other)
+                );
+                found.push(Failure::config(message).hint(
+                    "leave one of them out of source.tables, or do without views: target.views = false",
+                ));
+            }
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -149,10 +245,57 @@ mod tests {
     }
 
     #[test]
+    fn the_view_shows_the_sources_columns_and_no_tombstones() {
+        let sql = create_view("d`b", &table()).unwrap();
+        assert_eq!(
+            sql,
+            "create or replace view `d\\`b`.`app.it\\`em_current` as\nselect `b`, `a`, `tags`, `tags__is_null`\n\
+             from `d\\`b`.`app.it\\`em` final\nwhere _deleted = 0\ncomment 'made by cdcprobe'"
+        );
+    }
+
+    #[test]
+    fn what_has_the_views_name_is_refused_unless_it_is_ours_or_no_view_is_made() {
+        let table = table();
+        let existing = |is_ours| ExistingTable {
+            engine: "ReplacingMergeTree".to_owned(),
+            is_ours,
+            rows: 0,
+            sorting_key: vec!["a".to_owned(), "b".to_owned()],
+            columns: target_columns(&table).unwrap(),
+        };
+        for (place, views, refused) in [
+            (Place::default(), true, false),
+            (Place { table: None, view_is_ours: Some(true) }, true, false),
+            (Place { table: None, view_is_ours: Some(false) }, true, true),
+            (Place { table: None, view_is_ours: Some(false) }, false, false),
+            (Place { table: Some(existing(true)), view_is_ours: Some(false) }, true, true),
+            (Place { table: Some(existing(false)), view_is_ours: Some(false) }, true, false),
+        ] {
+            let found = failures("db", &table, &place, views);
+            assert_eq!(!found.is_empty(), refused, "{place:?} {views}: {found:?}");
+            assert!(found.iter().all(|failure| failure.message.contains("app.it`em_current")));
+        }
+    }
+
+    #[test]
+    fn names_that_meet_in_the_target_are_all_told() {
+        let named =
+            |schema: &str, name: &str| Table { schema: schema.to_owned(), name: name.to_owned(), ..table() };
+        let tables =
+            [named("public", "a.b"), named("a", "b"), named("public", "x"), named("public", "x_current")];
+        assert_eq!(collisions(&tables, true).len(), 2);
+        assert!(collisions(&tables, true)[1].message.contains("view of table public.x"));
+        assert_eq!(collisions(&tables, false).len(), 1);
+    }
+
+    #[test]
     fn an_existing_table_is_compared_column_by_column() {
         let table = table();
         let mut existing = ExistingTable {
             engine: "ReplacingMergeTree".to_owned(),
+            is_ours: false,
+            rows: 0,
             sorting_key: vec!["a".to_owned(), "b".to_owned()],
             columns: target_columns(&table).unwrap(),
         };

@@ -17,9 +17,9 @@ use clickhouse::{Client, Compression, Row};
 use serde::Deserialize;
 
 use self::{
-    ddl::{CHECKPOINT_TABLE, ExistingTable, TargetColumn},
+    ddl::{CHECKPOINT_TABLE, ExistingTable, Place, TargetColumn},
     encode::NativeBlock,
-    quote::{identifier, literal, table_name, target_table},
+    quote::{identifier, literal, table_name, target_table, view_name},
 };
 use super::{Checkpoint, EncodeError, PartialRow, Sink, SinkError, Stage, TableRef};
 use crate::{
@@ -119,19 +119,90 @@ impl ClickHouseSink {
         self.client.query_raw(sql).fetch_all::<T>().await.map_err(|error| explain(&self.endpoint, error))
     }
 
-    /// A table that carries our mark.
+    /// A table, and no view, that carries our mark.
     async fn is_ours(&self, name: &str) -> anyhow::Result<bool> {
+        Ok(self.object(name).await?.is_some_and(|object| object.is_ours() && !object.is_view()))
+    }
+
+    /// Whatever has this name in the database.
+    async fn object(&self, name: &str) -> anyhow::Result<Option<ObjectRow>> {
         let sql = format!(
-            "select count() from system.tables where database = {} and name = {} and comment = {}",
+            "select engine, sorting_key, comment, coalesce(total_rows, 0) as rows from system.tables \
+             where database = {} and name = {}",
             literal(self.database()),
-            literal(name),
-            literal(ddl::MARK)
+            literal(name)
         );
+        Ok(self.rows(&sql).await?.into_iter().next())
+    }
+
+    /// What there is already where a table's rows and its view are to go; changes nothing.
+    pub async fn place(&self, table: &Table) -> anyhow::Result<Place> {
+        let view = self.object(&view_name(&table.schema, &table.name)).await?;
+        Ok(Place {
+            table: self.existing_table(&table_name(&table.schema, &table.name)).await?,
+            view_is_ours: view.map(|view| view.is_ours() && view.is_view()),
+        })
+    }
+
+    /// The version, when the server answers and the way to it is one that we go.
+    pub async fn version(&self) -> anyhow::Result<String> {
+        if !self.endpoint.url.starts_with("http://") {
+            return Err(Failure::config(format!("target.url {} is not http", self.endpoint.url))
+                .hint("TLS to ClickHouse is not there yet; use http:// on a network that you trust")
+                .into());
+        }
+        Ok(self.rows::<String>("select version()").await?.concat())
+    }
+
+    pub async fn database_exists(&self) -> anyhow::Result<bool> {
+        let sql = format!("select count() from system.databases where name = {}", literal(self.database()));
         Ok(self.rows::<u64>(&sql).await?.iter().any(|count| *count > 0))
     }
 
+    /// Whether the user has a right, written as `GRANT` takes it; `None`: the server has no `CHECK GRANT`.
+    pub async fn is_granted(&self, right: &str) -> anyhow::Result<Option<bool>> {
+        const SYNTAX_ERROR: u32 = 62;
+        let answer = match self.client.query_raw(&format!("check grant {right}")).fetch_bytes("TabSeparated")
+        {
+            Ok(mut cursor) => cursor.collect().await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(bytes) => Ok(Some(bytes.trim_ascii() == b"1")),
+            Err(clickhouse::error::Error::BadResponse(text))
+                if insert::exception_code(&text).is_some_and(|code| code == SYNTAX_ERROR) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(explain(&self.endpoint, error)),
+        }
+    }
+
+    /// The view beside a table of ours, as `target.views` wants it; what has its name and is not ours is left alone.
+    async fn create_view(&self, table: &Table) -> anyhow::Result<()> {
+        if !self.endpoint.views || !self.is_ours(&table_name(&table.schema, &table.name)).await? {
+            return Ok(());
+        }
+        let name = view_name(&table.schema, &table.name);
+        if self.object(&name).await?.is_some_and(|object| !object.is_ours() || !object.is_view()) {
+            let message = format!("{name} has appeared in ClickHouse and is no view that cdcprobe made");
+            return Err(Failure::environment(message).hint("rename it, or set target.views = false").into());
+        }
+        let sql = ddl::create_view(self.database(), table).map_err(|why| ddl::impossible(table, &why))?;
+        self.execute(&sql).await.with_context(|| format!("create view {name} (target.views)"))
+    }
+
+    async fn drop_view(&self, schema: &str, name: &str) -> anyhow::Result<()> {
+        let view = view_name(schema, name);
+        if self.object(&view).await?.is_some_and(|object| object.is_ours() && object.is_view()) {
+            let view = format!("{}.{}", identifier(self.database()), identifier(&view));
+            self.execute(&format!("drop view {view} sync")).await?;
+        }
+        Ok(())
+    }
+
     async fn create_table(&self, table: &Table) -> anyhow::Result<()> {
-        let sql = ddl::create_table(self.database(), table).map_err(|why| impossible(table, &why))?;
+        let sql = ddl::create_table(self.database(), table).map_err(|why| ddl::impossible(table, &why))?;
         let query = self.client.query_raw(&sql).with_setting("enable_time_time64_type", "1");
         query.execute().await.map_err(|error| explain(&self.endpoint, error)).context("create a target table")
     }
@@ -146,43 +217,40 @@ impl ClickHouseSink {
     }
 
     async fn existing_table(&self, name: &str) -> anyhow::Result<Option<ExistingTable>> {
+        let Some(object) = self.object(name).await? else { return Ok(None) };
         let (database, name) = (literal(self.database()), literal(name));
-        let sql = format!(
-            "select engine, sorting_key from system.tables where database = {database} and name = {name}"
-        );
-        let tables: Vec<TableRow> = self.rows(&sql).await?;
-        let Some(TableRow { engine, sorting_key }) = tables.into_iter().next() else { return Ok(None) };
         let sql = format!(
             "select name, type, is_in_sorting_key from system.columns where database = {database} and table = {name} \
              order by position"
         );
         let columns: Vec<ColumnRow> = self.rows(&sql).await?;
-        let sorting_key = sorting_key_order(&sorting_key, &columns);
+        let sorting_key = sorting_key_order(&object.sorting_key, &columns);
         let columns = columns
             .into_iter()
             .map(|row| TargetColumn { name: row.name, type_name: row.type_name })
             .collect();
-        Ok(Some(ExistingTable { engine, sorting_key, columns }))
-    }
-
-    async fn refuse_unfit(&self, table: &Table) -> anyhow::Result<()> {
-        let name = table_name(&table.schema, &table.name);
-        let Some(existing) = self.existing_table(&name).await? else { return Ok(()) };
-        let found = ddl::differences(table, &existing).map_err(|why| impossible(table, &why))?;
-        if found.is_empty() {
-            return Ok(());
-        }
-        let message = format!("{} exists in ClickHouse but cannot take {table}: {}", name, found.join("; "));
-        Err(Failure::environment(message)
-            .hint("drop or rename that table, or choose another target.database")
-            .into())
+        let (is_ours, rows) = (object.is_ours(), object.rows);
+        Ok(Some(ExistingTable { engine: object.engine, is_ours, rows, sorting_key, columns }))
     }
 }
 
 #[derive(Debug, Row, Deserialize)]
-struct TableRow {
+struct ObjectRow {
     engine: String,
     sorting_key: String,
+    comment: String,
+    rows: u64,
+}
+
+impl ObjectRow {
+    /// It carries our mark.
+    fn is_ours(&self) -> bool {
+        self.comment == ddl::MARK
+    }
+
+    fn is_view(&self) -> bool {
+        self.engine == "View"
+    }
 }
 
 #[derive(Debug, Row, Deserialize)]
@@ -210,27 +278,6 @@ fn sorting_key_order(key: &str, columns: &[ColumnRow]) -> Vec<String> {
     names
 }
 
-fn impossible(table: &Table, why: &str) -> Failure {
-    Failure::config(format!("table {table}: {why}"))
-        .hint("rename the column, or leave the table out of source.tables")
-}
-
-/// Two source tables must not become one target table.
-fn refuse_collisions(tables: &[Table]) -> anyhow::Result<()> {
-    let mut names: Vec<_> =
-        tables.iter().map(|table| (table_name(&table.schema, &table.name), table)).collect();
-    names.sort_by(|a, b| a.0.cmp(&b.0));
-    match names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        None => Ok(()),
-        Some(pair) => Err(Failure::config(format!(
-            "tables {} and {} would both become {} in ClickHouse",
-            pair[0].1, pair[1].1, pair[0].0
-        ))
-        .hint("leave one of them out of source.tables")
-        .into()),
-    }
-}
-
 impl Sink for ClickHouseSink {
     type Block = NativeBlock;
 
@@ -239,29 +286,22 @@ impl Sink for ClickHouseSink {
     }
 
     async fn check(&self, tables: &[Table]) -> anyhow::Result<String> {
-        if !self.endpoint.url.starts_with("http://") {
-            return Err(Failure::config(format!("target.url {} is not http", self.endpoint.url))
-                .hint("TLS to ClickHouse is not there yet; use http:// on a network that you trust")
-                .into());
-        }
-        let version: Vec<String> = self.rows("select version()").await?;
-        refuse_collisions(tables)?;
+        let version = self.version().await?;
+        let mut failures = ddl::collisions(tables, self.endpoint.views);
         for table in tables {
-            ddl::target_columns(table).map_err(|why| impossible(table, &why))?;
-            self.refuse_unfit(table).await?;
+            let place = self.place(table).await?;
+            failures.extend(ddl::failures(self.database(), table, &place, self.endpoint.views));
         }
-        Ok(version.concat())
+        match failures.into_iter().next() {
+            Some(first) => Err(first.into()),
+            None => Ok(version),
+        }
     }
 
     async fn occupied(&self, tables: &[Table]) -> anyhow::Result<Option<String>> {
         for table in tables {
-            let sql = format!(
-                "select coalesce(total_rows, 0) from system.tables where database = {} and name = {}",
-                literal(self.database()),
-                literal(&table_name(&table.schema, &table.name))
-            );
-            let rows: Vec<u64> = self.rows(&sql).await?;
-            if rows.first().is_some_and(|rows| *rows > 0) {
+            let object = self.object(&table_name(&table.schema, &table.name)).await?;
+            if object.is_some_and(|object| object.rows > 0) {
                 return Ok(Some(table.to_string()));
             }
         }
@@ -279,6 +319,7 @@ impl Sink for ClickHouseSink {
         self.execute(&checkpoint).await.context("create the checkpoint table")?;
         for table in tables {
             self.create_table(table).await?;
+            self.create_view(table).await?;
         }
         Ok(())
     }
@@ -289,8 +330,10 @@ impl Sink for ClickHouseSink {
             if self.is_ours(&table_name(&table.schema, &table.name)).await? {
                 // Made anew rather than emptied: an insert of a killed process that is still under way stays behind
                 // with the old table.
+                self.drop_view(&table.schema, &table.name).await?;
                 self.execute(&format!("drop table {target} sync")).await?;
                 self.create_table(table).await?;
+                self.create_view(table).await?;
             } else {
                 self.execute(&format!("truncate table {target}")).await?;
             }
@@ -300,6 +343,7 @@ impl Sink for ClickHouseSink {
 
     async fn remove(&self, tables: &[TableRef<'_>], slot: &str) -> anyhow::Result<()> {
         for (schema, name) in tables {
+            self.drop_view(schema, name).await?;
             let name = table_name(schema, name);
             if self.is_ours(&name).await? {
                 let table = format!("{}.{}", identifier(self.database()), identifier(&name));

@@ -35,6 +35,19 @@ pub fn target_table(database: &str, table: &Table) -> String {
     format!("{}.{}", identifier(database), identifier(&table_name(&table.schema, &table.name)))
 }
 
+/// `` `database`.`view` `` of a source table's rows as they are now.
+pub fn target_view(database: &str, table: &Table) -> String {
+    format!("{}.{}", identifier(database), identifier(&view_name(&table.schema, &table.name)))
+}
+
+/// The name of the view of a table's rows as they are now.
+pub fn view_name(schema: &str, name: &str) -> String {
+    format!("{}{VIEW_SUFFIX}", table_name(schema, name))
+}
+
+/// What a view's name has after its table's.
+pub const VIEW_SUFFIX: &str = "_current";
+
 #[cfg(test)]
 mod tests {
     use super::*;
