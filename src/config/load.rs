@@ -8,13 +8,13 @@ use std::{
 
 use super::{
     BackfillProbe, BatchLimits, Bounds, DrainProbe, LabPlan, LoadPlan, Pipeline, Probe, ProbeKind, SinkKind,
-    SourceEndpoint, TableName, TargetEndpoint, Workload,
-    raw::{RawBatch, RawBounds, RawLoad, RawPipeline, RawProbe},
+    SourceEndpoint, TableName, TargetEndpoint, Transactions, Workload,
+    raw::{RawBatch, RawBounds, RawLoad, RawPipeline, RawProbe, RawTransactions},
 };
 use crate::{failure::Failure, units::ByteSize};
 
 /// Sections that `CDCPROBE_<SECTION>_<KEY>` reaches.
-const SECTIONS: [&str; 6] = ["lab", "source", "target", "snapshot", "batch", "values"];
+const SECTIONS: [&str; 7] = ["lab", "source", "target", "snapshot", "batch", "transactions", "values"];
 
 /// Reads a pipeline file. `sets` are `key=value` with dots (`probe.0.load.duration=5s`).
 pub fn load(path: &Path, sets: &[String], env: &BTreeMap<String, String>) -> anyhow::Result<Pipeline> {
@@ -155,6 +155,7 @@ fn resolve(name: &str, raw: RawPipeline, env: &BTreeMap<String, String>) -> anyh
         slot: raw.source.slot.unwrap_or_else(|| "cdcprobe".to_owned()),
         snapshot_workers: workers,
         batch: resolve_batch(&raw.batch)?,
+        transactions: resolve_transactions(&raw.transactions),
         values: raw.values.resolve()?,
         probes,
         resolved,
@@ -219,6 +220,15 @@ fn resolve_batch(raw: &RawBatch) -> anyhow::Result<BatchLimits> {
         min_wait: raw.min_wait.map_or(Duration::from_millis(50), |span| span.0).min(max_wait),
         in_flight: positive("batch.in_flight", raw.in_flight.unwrap_or(2))?,
     })
+}
+
+fn resolve_transactions(raw: &RawTransactions) -> Transactions {
+    let default = Transactions::default();
+    Transactions {
+        streaming: raw.streaming.unwrap_or(default.streaming),
+        two_phase: raw.two_phase.unwrap_or(default.two_phase),
+        spill_folder: raw.spill_folder.clone().unwrap_or(default.spill_folder),
+    }
 }
 
 fn resolve_probe(raw: RawProbe, workers: u32) -> anyhow::Result<Probe> {

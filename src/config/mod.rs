@@ -11,6 +11,6 @@ pub mod raw;
 pub mod values;
 
 pub use endpoint::{Secret, SourceEndpoint, TargetEndpoint};
-pub use pipeline::{BatchLimits, LabPlan, Pipeline, SinkKind, TableName};
+pub use pipeline::{BatchLimits, LabPlan, Pipeline, SinkKind, TableName, Transactions};
 pub use probe::{BackfillProbe, Bounds, DrainProbe, LoadPlan, Probe, ProbeKind, Workload};
 pub use values::{ValuePolicies, ValuePolicy};

@@ -26,6 +26,7 @@ pub struct Pipeline {
     pub slot: String,
     pub snapshot_workers: u32,
     pub batch: BatchLimits,
+    pub transactions: Transactions,
     pub values: ValuePolicies,
     pub probes: Vec<Probe>,
     /// The file as resolved, secrets masked: for the run's manifest.
@@ -53,6 +54,21 @@ pub struct BatchLimits {
     pub max_wait: Duration,
     pub min_wait: Duration,
     pub in_flight: u32,
+}
+
+/// How transactions come that are large, or prepared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transactions {
+    pub streaming: bool,
+    pub two_phase: bool,
+    /// Where changes wait for their transaction's end when they are too many for memory.
+    pub spill_folder: PathBuf,
+}
+
+impl Default for Transactions {
+    fn default() -> Self {
+        Transactions { streaming: true, two_phase: false, spill_folder: std::env::temp_dir() }
+    }
 }
 
 /// A table by schema and name, unquoted.

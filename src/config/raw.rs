@@ -25,6 +25,8 @@ pub struct RawPipeline {
     #[serde(default)]
     pub batch: RawBatch,
     #[serde(default)]
+    pub transactions: RawTransactions,
+    #[serde(default)]
     pub values: RawValues,
     #[serde(default)]
     pub probe: Vec<RawProbe>,
@@ -97,6 +99,19 @@ pub struct RawBatch {
     pub min_wait: Option<Span>,
     /// Inserts under way at once, acknowledged in order. Default 2.
     pub in_flight: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawTransactions {
+    /// Large transactions are sent while they still run (PostgreSQL 14): the server need not keep them on its own disk
+    /// until they commit; we keep them on ours. Default true.
+    pub streaming: Option<bool>,
+    /// Transactions are sent when they are prepared (`PREPARE TRANSACTION`, PostgreSQL 15), so that little is left to do
+    /// once they commit. While one is prepared the slot does not move past it. Default false.
+    pub two_phase: Option<bool>,
+    /// Folder for changes of large transactions that have not committed yet. Default: the system's temporary folder.
+    pub spill_folder: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -60,6 +60,8 @@ pub struct Applier<S: Sink> {
     partials: Partials,
     commit_time: PgMicros,
     in_transaction: bool,
+    /// Positions stay at or below this.
+    ceiling: Option<Lsn>,
     /// The end of the last commit seen, until it is handed on.
     position: Option<Position>,
     rows: u64,
@@ -79,6 +81,7 @@ impl<S: Sink> Applier<S> {
             partials: Partials::default(),
             commit_time: PgMicros::default(),
             in_transaction: false,
+            ceiling: None,
             position: None,
             rows: 0,
             counters,
@@ -98,16 +101,13 @@ impl<S: Sink> Applier<S> {
             }
             Event::Update { relation, old, new, .. } => self.update(lsn, relation, old, new)?,
             Event::Delete { relation, old, .. } => self.delete(lsn, relation, old)?,
-            Event::Begin { commit_time, .. } => {
-                self.commit_time = commit_time;
-                self.in_transaction = true;
-            }
+            Event::Begin { commit_time, .. } => self.begin(commit_time),
             Event::Commit { end_lsn, commit_time, .. } => self.commit(end_lsn, commit_time),
             Event::Relation { relation, .. } => self.announce(&relation)?,
             Event::Truncate { relations, .. } => return self.truncate(lsn, &relations),
             Event::Message { prefix, .. } if prefix == FENCE_PREFIX.as_bytes() => self.batcher.add_fence(),
             Event::Message { .. } | Event::Origin { .. } | Event::Type { .. } => {}
-            other => bail!("the server sent {other:?}, which was not asked for"),
+            other => bail!("{other:?} belongs to a transaction in progress, and cannot be applied"),
         }
         Ok(if self.batcher.is_full() || self.partials.is_full() { Step::Flush } else { Step::Go })
     }
@@ -188,13 +188,27 @@ impl<S: Sink> Applier<S> {
         }
     }
 
-    fn commit(&mut self, end_lsn: Lsn, commit_time: PgMicros) {
+    /// What comes next is of a transaction that committed then.
+    pub fn begin(&mut self, commit_time: PgMicros) {
+        self.commit_time = commit_time;
+        self.in_transaction = true;
+    }
+
+    /// Everything of the transaction has come.
+    pub fn commit(&mut self, end_lsn: Lsn, commit_time: PgMicros) {
         self.in_transaction = false;
         self.counters.set_decoded_lsn(end_lsn);
         self.advance(Position { lsn: end_lsn, commit_time: Some(commit_time) });
     }
 
+    /// From now on positions stay at or below this.
+    pub fn set_ceiling(&mut self, ceiling: Option<Lsn>) {
+        self.ceiling = ceiling;
+    }
+
     fn advance(&mut self, next: Position) {
+        let lsn = self.ceiling.map_or(next.lsn, |ceiling| next.lsn.min(ceiling));
+        let next = Position { lsn, ..next };
         let before = self.position.map_or(self.counters.durable_lsn(), |position| position.lsn);
         if next.lsn > before {
             let commit_time = next.commit_time.or(self.position.and_then(|position| position.commit_time));
@@ -223,6 +237,20 @@ impl<S: Sink> Applier<S> {
         self.places.insert(relation.id, place);
         self.last = None;
         Ok(())
+    }
+
+    /// A relation of a transaction that has not committed: it counts where it is as it was, or is none of ours. One that
+    /// the transaction has changed is told of again if the transaction is rolled back.
+    pub fn announce_unchanged(&mut self, event: &Event<'_>) {
+        let Event::Relation { relation, .. } = event else { return };
+        let ours = self.tables.iter().position(|state| state.table.id == relation.id);
+        let place = match ours {
+            None => Place::Ignored,
+            Some(index) if self.tables[index].table.difference(relation).is_some() => return,
+            Some(index) => Place::Table(index),
+        };
+        self.places.insert(relation.id, place);
+        self.last = None;
     }
 
     #[inline]

@@ -31,6 +31,8 @@ pub struct Counters {
     pub in_flight_blocks: AtomicU64,
     /// Bytes of encoded rows that are not acknowledged yet.
     pub buffered_bytes: AtomicU64,
+    /// Bytes of changes that are kept until their transaction ends.
+    pub in_progress_bytes: AtomicU64,
     /// Microseconds that the reader napped, waited for data, and waited for the sink.
     pub nap_us: AtomicU64,
     pub source_wait_us: AtomicU64,

@@ -12,10 +12,12 @@ pub mod batcher;
 pub mod checkpoint;
 pub mod counters;
 pub mod deliver;
+mod in_progress;
 pub mod load_tables;
 mod partial;
 pub mod policies;
 pub mod session;
+mod spill;
 
 use std::{
     sync::Arc,
@@ -36,7 +38,7 @@ use self::{
 };
 use crate::{
     change::Table,
-    config::{BatchLimits, Pipeline, SourceEndpoint, TableName, TargetEndpoint, ValuePolicies},
+    config::{BatchLimits, Pipeline, SourceEndpoint, TableName, TargetEndpoint, Transactions, ValuePolicies},
     failure::{Failure, Kind},
     postgres::{
         WireError,
@@ -47,7 +49,7 @@ use crate::{
     sink::{Checkpoint, Sink, Stage, clickhouse::ClickHouseSink, null::NullSink},
     source::{
         slot::{self, System},
-        stream::{ReplicationStream, StreamError},
+        stream::{ReplicationStream, StreamError, TWO_PHASE_SINCE},
     },
     units::Lsn,
 };
@@ -61,6 +63,7 @@ pub struct PipeSpec {
     pub slot: String,
     pub snapshot_workers: u32,
     pub batch: BatchLimits,
+    pub transactions: Transactions,
     pub values: ValuePolicies,
 }
 
@@ -79,6 +82,7 @@ impl PipeSpec {
             slot: pipeline.slot.clone(),
             snapshot_workers: pipeline.snapshot_workers,
             batch: pipeline.batch,
+            transactions: pipeline.transactions.clone(),
             values: pipeline.values.clone(),
         })
     }
@@ -222,6 +226,7 @@ pub async fn preflight<S: Sink>(spec: &PipeSpec, sink: &S) -> anyhow::Result<Rea
     let client = sql_session(&spec.source, "cdcprobe check").await?;
     let mut wire = ReplicationStream::connect(&spec.source).await.map_err(Failure::from)?;
     let system = slot::identify_system(&mut wire).await.map_err(Failure::from)?;
+    check_two_phase(spec, wire.server_version())?;
     wire.terminate().await;
     let slot_info = slot::slot_info(&client, &spec.slot).await?;
     // A snapshot holds a temporary slot when its permanent one is made.
@@ -241,6 +246,17 @@ pub async fn preflight<S: Sink>(spec: &PipeSpec, sink: &S) -> anyhow::Result<Rea
         return Err(occupied(&table, &spec.slot).into());
     }
     Ok(Ready { tables, system, resume, publication_exists: publication.is_some(), sink_version })
+}
+
+fn check_two_phase(spec: &PipeSpec, server_version: u32) -> Result<(), Failure> {
+    if spec.transactions.two_phase && server_version < TWO_PHASE_SINCE {
+        let major = server_version / 10_000;
+        let message =
+            format!("PostgreSQL {major} cannot send prepared transactions (transactions.two_phase)");
+        return Err(Failure::config(message)
+            .hint("it takes PostgreSQL 15; without two_phase they are sent when they commit"));
+    }
+    Ok(())
 }
 
 /// Rows are there that no load of this slot has brought.

@@ -18,12 +18,15 @@ use super::{
     Counters, PipeSpec,
     apply::{Applier, Step, encode_failure},
     deliver::{Attempts, Deliverer, Flush},
+    in_progress::{Committed, InProgress, Taken},
+    spill::ReplayError,
 };
 use crate::{
     change::Table,
+    failure::Failure,
     postgres::{WireError, wire::Wire},
     sink::{Block, Checkpoint, Sink},
-    source::stream::{Message, ReplicationStream, StreamError},
+    source::stream::{Message, ReplicationStream, Start, StreamError},
     units::Lsn,
 };
 
@@ -54,9 +57,15 @@ pub async fn run<S: Sink>(
     counters: &Arc<Counters>,
     controls: &Controls,
 ) -> anyhow::Result<(Checkpoint, Option<StreamError>)> {
-    let binary = tables.iter().all(|table| table.is_binary());
-    let start = ReplicationStream::start(wire, &spec.slot, &spec.publication, checkpoint.lsn, binary);
-    let stream = match start.await {
+    let start = Start {
+        slot: &spec.slot,
+        publication: &spec.publication,
+        from: checkpoint.lsn,
+        binary: tables.iter().all(|table| table.is_binary()),
+        streaming: spec.transactions.streaming,
+        two_phase: spec.transactions.two_phase,
+    };
+    let stream = match ReplicationStream::start(wire, &start).await {
         Ok(stream) => stream,
         Err(error) => return Ok((checkpoint, Some(error.into()))),
     };
@@ -79,6 +88,8 @@ pub async fn run<S: Sink>(
     let reader = Reader {
         stream,
         applier: Applier::new(Arc::clone(sink), tables, spec.batch, Arc::clone(counters)),
+        in_progress: InProgress::new(spec.transactions.spill_folder.clone(), Arc::clone(counters)),
+        replay: None,
         sink: Arc::clone(sink),
         flushes: Some(flushes),
         durable: durable_reader,
@@ -126,6 +137,9 @@ struct StatusClock {
 struct Reader<S: Sink> {
     stream: ReplicationStream,
     applier: Applier<S>,
+    in_progress: InProgress,
+    /// A transaction that has committed, and whose changes come before anything else.
+    replay: Option<Committed>,
     sink: Arc<S>,
     /// `None` once everything is handed over.
     flushes: Option<mpsc::Sender<Flush<S>>>,
@@ -192,23 +206,61 @@ impl<S: Sink> Reader<S> {
     /// Works off the messages that are here, up to one that asks for something else first.
     fn consume(&mut self) -> Result<(Step, bool), anyhow::Error> {
         let mut reply = false;
-        while let Some(message) = self.stream.next_message()? {
+        loop {
+            let step = self.replay()?;
+            if step != Step::Go {
+                return Ok((step, reply));
+            }
+            let Some(message) = self.stream.next_message()? else { return Ok((Step::Go, reply)) };
             match message {
-                Message::Change { lsn, event } => match self.applier.handle(lsn, event)? {
-                    Step::Go => {}
-                    Step::Resolve => {
-                        self.stream.put_back();
-                        return Ok((Step::Resolve, reply));
+                Message::Change { lsn, event, raw } => match self.in_progress.take(lsn, &event, raw)? {
+                    Taken::Apply => {
+                        let step = self.applier.handle(lsn, event)?;
+                        if step == Step::Resolve {
+                            self.stream.put_back();
+                        }
+                        if step != Step::Go {
+                            return Ok((step, reply));
+                        }
                     }
-                    step => return Ok((step, reply)),
+                    Taken::Announced => self.applier.announce_unchanged(&event),
+                    Taken::Kept => self.applier.set_ceiling(self.in_progress.ceiling()),
+                    Taken::Replay(committed) => {
+                        self.applier.begin(committed.commit_time);
+                        self.applier.set_ceiling(self.in_progress.ceiling());
+                        self.replay = Some(committed);
+                    }
                 },
                 Message::Keepalive { wal_end, reply_requested } => {
-                    self.applier.keepalive(wal_end);
+                    if !self.in_progress.is_inside_prepare() {
+                        self.applier.keepalive(wal_end);
+                    }
                     reply |= reply_requested;
                 }
             }
         }
-        Ok((Step::Go, reply))
+    }
+
+    /// Works off the changes of a transaction that has committed.
+    fn replay(&mut self) -> Result<Step, anyhow::Error> {
+        let Some(committed) = &mut self.replay else { return Ok(Step::Go) };
+        loop {
+            while let Some((lsn, event)) = committed.changes.next_message().map_err(replay_failure)? {
+                let step = self.applier.handle(lsn, event)?;
+                if step == Step::Resolve {
+                    committed.changes.put_back();
+                }
+                if step != Step::Go {
+                    return Ok(step);
+                }
+            }
+            if !committed.changes.fill().map_err(replay_failure)? {
+                break;
+            }
+        }
+        self.applier.commit(committed.end_lsn, committed.commit_time);
+        self.replay = None;
+        Ok(Step::Go)
     }
 
     /// Nothing more comes now, and nothing is under way: what has been collected may go.
@@ -358,6 +410,12 @@ impl<S: Sink> Reader<S> {
         self.stream.stop().await.map_err(StreamError::from)?;
         Ok(())
     }
+}
+
+fn replay_failure(error: ReplayError) -> anyhow::Error {
+    Failure::environment(format!("cannot read back the changes of a large transaction: {error}"))
+        .hint("see transactions.spill_folder; nothing is lost: the slot keeps what was not delivered")
+        .into()
 }
 
 /// Worth another try: the connection broke, the server restarts, or an earlier session still holds the slot.

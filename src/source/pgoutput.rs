@@ -37,6 +37,18 @@ pub struct Decoder {
 }
 
 impl Decoder {
+    /// For messages that were kept apart from the Stream Start before them.
+    pub fn inside_stream(in_stream: bool) -> Self {
+        Decoder { in_stream }
+    }
+
+    /// The (sub)transaction that a message inside of a stream block belongs to, read without decoding the message.
+    pub fn subxid(&self, message: &[u8]) -> Option<u32> {
+        let (tag, rest) = message.split_first()?;
+        let has_xid = self.in_stream && matches!(tag, b'I' | b'U' | b'D' | b'R' | b'Y' | b'T' | b'M');
+        has_xid.then(|| rest.first_chunk::<4>().map(|xid| u32::from_be_bytes(*xid)))?
+    }
+
     /// One message as it stands in a CopyData's XLogData.
     pub fn decode<'a>(&mut self, message: &'a [u8]) -> Result<Event<'a>, DecodeError> {
         let (&tag, body) = message.split_first().ok_or(DecodeError::Empty)?;

@@ -36,6 +36,8 @@ pub enum Message<'a> {
         /// Of the change's own WAL record; 0 for messages that have none.
         lsn: Lsn,
         event: Event<'a>,
+        /// What the event was decoded from.
+        raw: &'a [u8],
     },
     /// Everything up to here has been sent.
     Keepalive { wal_end: Lsn, reply_requested: bool },
@@ -48,6 +50,20 @@ pub struct ReadTimes {
     pub waited: Duration,
 }
 
+/// What to stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    pub slot: &'a str,
+    pub publication: &'a str,
+    pub from: Lsn,
+    /// Values come in binary form where their type has one: a choice for all tables of the stream.
+    pub binary: bool,
+    /// Large transactions come while they run, in blocks (PostgreSQL 14).
+    pub streaming: bool,
+    /// Transactions come when they are prepared (PostgreSQL 15). A slot that has it once keeps it.
+    pub two_phase: bool,
+}
+
 /// A slot being streamed.
 pub struct ReplicationStream {
     wire: Wire,
@@ -58,6 +74,8 @@ pub struct ReplicationStream {
     times: ReadTimes,
 }
 
+/// The first server version whose pgoutput can send prepared transactions.
+pub const TWO_PHASE_SINCE: u32 = 150_000;
 /// A Unix socket holds about this much of small messages (each takes a kernel buffer of its own).
 const UNIX_CAPACITY_BYTES: usize = 64 << 10;
 const READS_PER_SIZING: u32 = 64;
@@ -65,17 +83,10 @@ const LONGEST_NAP_TCP: Duration = Duration::from_millis(2);
 const LONGEST_NAP_UNIX: Duration = Duration::from_micros(300);
 
 impl ReplicationStream {
-    /// Streams `slot` from `from` on, with the newest protocol of the server. `binary`: values come in binary form where
-    /// their type has one, which is a choice for all tables of the stream.
-    pub async fn start(
-        wire: Wire,
-        slot: &str,
-        publication: &str,
-        from: Lsn,
-        binary: bool,
-    ) -> Result<Self, WireError> {
+    /// Streams a slot, with the newest protocol of the server.
+    pub async fn start(wire: Wire, start: &Start<'_>) -> Result<Self, WireError> {
         let mut wire = wire;
-        wire.begin_copy(&start_command(wire.server_version(), slot, publication, from, binary)).await?;
+        wire.begin_copy(&start_command(wire.server_version(), start)).await?;
         let nap = if wire.is_unix() {
             Nap::new(UNIX_CAPACITY_BYTES, LONGEST_NAP_UNIX)
         } else {
@@ -179,20 +190,28 @@ impl ReplicationStream {
     }
 }
 
-fn start_command(server_version: u32, slot: &str, publication: &str, from: Lsn, binary: bool) -> String {
+fn start_command(server_version: u32, start: &Start<'_>) -> String {
     let protocol = match server_version {
         160_000.. => 4,
         150_000.. => 3,
         140_000.. => 2,
         _ => 1,
     };
-    let publications = replication_literal(&identifier_list([publication]));
-    let newer = if server_version >= 140_000 { ", messages 'true'" } else { "" };
-    let binary = if server_version >= 140_000 && binary { ", binary 'true'" } else { "" };
-    format!(
-        "START_REPLICATION SLOT {} LOGICAL {from} (proto_version '{protocol}', publication_names {publications}{newer}{binary})",
-        identifier(slot)
-    )
+    let publications = replication_literal(&identifier_list([start.publication]));
+    let mut options = format!("proto_version '{protocol}', publication_names {publications}");
+    for (option, since, is_wanted) in [
+        ("messages 'true'", 140_000, true),
+        ("binary 'true'", 140_000, start.binary),
+        ("streaming 'parallel'", 160_000, start.streaming),
+        ("streaming 'on'", 140_000, start.streaming && server_version < 160_000),
+        ("two_phase 'true'", TWO_PHASE_SINCE, start.two_phase),
+    ] {
+        if is_wanted && server_version >= since {
+            options.push_str(", ");
+            options.push_str(option);
+        }
+    }
+    format!("START_REPLICATION SLOT {} LOGICAL {} ({options})", identifier(start.slot), start.from)
 }
 
 /// XLogData: start LSN, the server's end of WAL, its clock, then the message.
@@ -202,7 +221,7 @@ fn change<'a>(decoder: &mut Decoder, body: &'a [u8]) -> Result<Message<'a>, Stre
     let message = body.get(24..).ok_or_else(short_message)?;
     let lsn = Lsn(u64::from_be_bytes(*start));
     let event = decoder.decode(message).map_err(|error| StreamError::Decode { lsn, error })?;
-    Ok(Message::Change { lsn, event })
+    Ok(Message::Change { lsn, event, raw: message })
 }
 
 fn keepalive(body: &[u8]) -> Result<Message<'_>, WireError> {
@@ -213,4 +232,40 @@ fn keepalive(body: &[u8]) -> Result<Message<'_>, WireError> {
 
 fn short_message() -> WireError {
     WireError::Protocol("a replication message that is too short".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_server_is_asked_for_what_it_has() {
+        let start = Start {
+            slot: "s",
+            publication: "It's \"p\"",
+            from: Lsn(0x1_0000_0002),
+            binary: true,
+            streaming: true,
+            two_phase: true,
+        };
+        let options = |version, start: &Start<'_>| {
+            let command = start_command(version, start);
+            let (head, options) = command.split_once(" (").unwrap();
+            assert_eq!(head, "START_REPLICATION SLOT \"s\" LOGICAL 1/2");
+            let (_, rest) = options.split_once("publication_names ").unwrap();
+            rest.trim_end_matches(')').to_owned()
+        };
+        let name = r#"'"It''s ""p"""'"#;
+        assert_eq!(options(130_000, &start), name);
+        assert_eq!(
+            options(140_000, &start),
+            format!("{name}, messages 'true', binary 'true', streaming 'on'")
+        );
+        assert_eq!(
+            options(180_000, &start),
+            format!("{name}, messages 'true', binary 'true', streaming 'parallel', two_phase 'true'")
+        );
+        let plain = Start { binary: false, streaming: false, two_phase: false, ..start };
+        assert_eq!(options(180_000, &plain), format!("{name}, messages 'true'"));
+    }
 }

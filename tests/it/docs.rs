@@ -53,7 +53,7 @@ fn every_key_of_a_pipeline_file_is_documented() {
     let field = |line: &str| Some(line.trim().strip_prefix("pub ")?.split_once(": ")?.0.to_owned());
     let keys: Vec<String> = source.lines().filter_map(field).collect();
     assert!(keys.len() > 30, "{keys:?}");
-    let sections = ["lab", "source", "target", "snapshot", "batch", "values", "probe"];
+    let sections = ["lab", "source", "target", "snapshot", "batch", "transactions", "values", "probe"];
     for key in keys {
         let written = if sections.contains(&key.as_str()) { format!("[{key}]") } else { format!("`{key}`") };
         assert!(doc.contains(&written), "docs/pipelines.md has no {written}");

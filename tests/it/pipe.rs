@@ -4,6 +4,7 @@ mod changes;
 mod kill;
 mod refusals;
 mod toast;
+mod transactions;
 mod types;
 mod views;
 
@@ -15,7 +16,9 @@ use std::{
 };
 
 use cdcprobe::{
-    config::{BatchLimits, SourceEndpoint, TableName, TargetEndpoint, ValuePolicies, endpoint::Host},
+    config::{
+        BatchLimits, SourceEndpoint, TableName, TargetEndpoint, Transactions, ValuePolicies, endpoint::Host,
+    },
     lab::Lab,
     pipeline::{Pipe, PipeSpec, Target, target_client},
     postgres::sql_session,
@@ -35,6 +38,7 @@ struct Bench {
     name: &'static str,
     tables: Vec<&'static str>,
     values: ValuePolicies,
+    transactions: Transactions,
 }
 
 impl Bench {
@@ -46,7 +50,14 @@ impl Bench {
     async fn on(lab: Lab, name: &'static str, tables: &[&'static str], sql: &str) -> Bench {
         let client = session(&lab.source_endpoint()).await;
         client.batch_execute(sql).await.unwrap();
-        Bench { lab, client, name, tables: tables.to_vec(), values: ValuePolicies::default() }
+        Bench {
+            lab,
+            client,
+            name,
+            tables: tables.to_vec(),
+            values: ValuePolicies::default(),
+            transactions: Transactions::default(),
+        }
     }
 
     fn target(&self) -> TargetEndpoint {
@@ -61,6 +72,7 @@ impl Bench {
             publication: self.name.to_owned(),
             slot: self.name.to_owned(),
             values: self.values.clone(),
+            transactions: self.transactions.clone(),
             snapshot_workers: 2,
             batch: BatchLimits {
                 max_bytes: ByteSize::mib(1),

@@ -31,6 +31,7 @@ fn spec(bench: &Bench) -> PipeSpec {
         slot: bench.name.to_owned(),
         snapshot_workers: 1,
         batch: pipeline_batch(),
+        transactions: bench.transactions.clone(),
         values: Default::default(),
     }
 }
