@@ -134,7 +134,7 @@ pub fn native(data: &[u8]) {
         ],
     };
     let mut block = NativeBlock::new(&table);
-    let meta = RowMeta { lsn: Lsn(1), committed_at: PgMicros(0) };
+    let meta = RowMeta { lsn: Lsn(1), ordinal: 0, committed_at: PgMicros(0) };
     let mut rows = 0;
     for piece in pieces(data) {
         let nothing: &[Value<'_>] = if piece.is_empty() && head & 0x80 == 0 { &[Value::Null] } else { &[] };

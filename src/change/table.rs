@@ -55,6 +55,12 @@ impl Table {
         key
     }
 
+    /// Rows can be found again by their key. One without is kept as a log of rows that came and went: its replica identity
+    /// is FULL.
+    pub fn has_key(&self) -> bool {
+        self.columns.iter().any(|column| column.key_position.is_some())
+    }
+
     /// Every column can be read in binary form.
     pub fn is_binary(&self) -> bool {
         self.columns.iter().all(|column| column.is_binary)

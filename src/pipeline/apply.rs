@@ -59,6 +59,8 @@ pub struct Applier<S: Sink> {
     batcher: Batcher,
     partials: Partials,
     commit_time: PgMicros,
+    /// Of the last row.
+    row: (Lsn, u64),
     in_transaction: bool,
     /// Positions stay at or below this.
     ceiling: Option<Lsn>,
@@ -80,6 +82,7 @@ impl<S: Sink> Applier<S> {
             batcher: Batcher::new(limits),
             partials: Partials::default(),
             commit_time: PgMicros::default(),
+            row: (Lsn::ZERO, 0),
             in_transaction: false,
             ceiling: None,
             position: None,
@@ -163,7 +166,7 @@ impl<S: Sink> Applier<S> {
             Some(old) => self.key(index, old)?,
             None => new_key.clone(),
         };
-        let meta = RowMeta { lsn, committed_at: self.commit_time };
+        let meta = self.next_row(lsn);
         let row = PartialRow { old_key, new_key, old: old.map(|old| old.store()), new: new.store(), meta };
         self.batcher.add_row(row.new.bytes());
         self.partials.add(index, row);
@@ -268,6 +271,14 @@ impl<S: Sink> Applier<S> {
         Ok(place)
     }
 
+    /// Rows of one LSN are of one record, and come in the same order each time.
+    #[inline]
+    fn next_row(&mut self, lsn: Lsn) -> RowMeta {
+        let ordinal = if self.row.0 == lsn { self.row.1 + 1 } else { 0 };
+        self.row = (lsn, ordinal);
+        RowMeta { lsn, ordinal, committed_at: self.commit_time }
+    }
+
     #[inline]
     fn push(
         &mut self,
@@ -276,7 +287,7 @@ impl<S: Sink> Applier<S> {
         write: impl FnOnce(&mut S::Block, &Table, RowMeta) -> Result<(), EncodeError>,
     ) -> anyhow::Result<()> {
         let Place::Table(index) = self.place(relation)? else { return Ok(()) };
-        let meta = RowMeta { lsn, committed_at: self.commit_time };
+        let meta = self.next_row(lsn);
         let state = &mut self.tables[index];
         let block = match &mut state.block {
             Some(block) => block,
@@ -315,7 +326,7 @@ impl<S: Sink> Applier<S> {
         })
     }
 
-    /// A tombstone for the old key, where the update changed it.
+    /// A tombstone for the old key, where the update changed it; for the old row, where there is no key.
     fn push_old_key(
         &mut self,
         lsn: Lsn,
@@ -324,7 +335,8 @@ impl<S: Sink> Applier<S> {
         new: Tuple<'_>,
     ) -> anyhow::Result<()> {
         let Place::Table(index) = self.place(relation)? else { return Ok(()) };
-        if !key_changed(&self.tables[index].table, old, new) {
+        let table = &self.tables[index].table;
+        if table.has_key() && !key_changed(table, old, new) {
             return Ok(());
         }
         self.push(relation, lsn, |block, _, meta| block.push_tombstone(old.values(), meta))

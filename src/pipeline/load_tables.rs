@@ -4,7 +4,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use anyhow::{Context, bail};
@@ -31,7 +34,8 @@ struct Shared<S: Sink> {
     tables: Vec<Arc<Table>>,
     ranges: Mutex<VecDeque<BlockRange>>,
     snapshot: String,
-    meta: RowMeta,
+    ranges_taken: AtomicU64,
+    loaded_at: PgMicros,
     counters: Arc<Counters>,
     stop: CancellationToken,
 }
@@ -52,7 +56,8 @@ pub async fn load_tables<S: Sink>(
         tables: tables.iter().map(|table| Arc::new(table.table.clone())).collect(),
         ranges: Mutex::new(plan(&blocks, spec.snapshot_workers).into()),
         snapshot: snapshot.to_owned(),
-        meta: RowMeta { lsn: SNAPSHOT_VERSION, committed_at: PgMicros::now() },
+        ranges_taken: AtomicU64::new(0),
+        loaded_at: PgMicros::now(),
         counters: Arc::clone(counters),
         stop: stop.clone(),
     });
@@ -67,16 +72,25 @@ pub async fn load_tables<S: Sink>(
 }
 
 impl<S: Sink> Shared<S> {
-    fn next_range(&self) -> Option<BlockRange> {
-        self.ranges.lock().expect("nobody panics while holding it").pop_front()
+    /// The next range, and what its first row's [`RowMeta::ordinal`] is.
+    fn next_range(&self) -> Option<(BlockRange, u64)> {
+        const ROWS_OF_A_RANGE: u64 = 1 << 40;
+        let range = self.ranges.lock().expect("nobody panics while holding it").pop_front()?;
+        Some((range, self.ranges_taken.fetch_add(1, Relaxed) * ROWS_OF_A_RANGE))
     }
 }
 
 async fn work<S: Sink>(shared: Arc<Shared<S>>) -> anyhow::Result<()> {
     let reader = RangeReader::open(&shared.spec.source, &shared.snapshot).await;
-    let mut worker =
-        Worker { reader: reader.context("open a snapshot session")?, open: None, sending: None, shared };
-    while let Some(range) = worker.shared.next_range() {
+    let mut worker = Worker {
+        reader: reader.context("open a snapshot session")?,
+        open: None,
+        ordinal: 0,
+        sending: None,
+        shared,
+    };
+    while let Some((range, ordinal)) = worker.shared.next_range() {
+        worker.ordinal = ordinal;
         worker.copy(range).await?;
     }
     worker.send_open().await?;
@@ -90,6 +104,8 @@ struct Worker<S: Sink> {
     reader: RangeReader,
     /// The table being copied, and its rows so far.
     open: Option<(usize, S::Block)>,
+    /// Of the next row.
+    ordinal: u64,
     sending: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
@@ -134,8 +150,10 @@ impl<S: Sink> Worker<S> {
                 RangeStep::NeedFill => break Taken::NeedFill,
                 RangeStep::Done => break Taken::Done,
                 RangeStep::Row(row) => {
+                    let (ordinal, committed_at) = (self.ordinal, self.shared.loaded_at);
+                    self.ordinal += 1;
                     block
-                        .push(row.values(), self.shared.meta)
+                        .push(row.values(), RowMeta { lsn: SNAPSHOT_VERSION, ordinal, committed_at })
                         .map_err(|error| encode_failure(table, error))?;
                     if block.rows() >= limits.max_rows || block.bytes() as u64 >= limits.max_bytes.0 {
                         break Taken::Full;

@@ -92,7 +92,8 @@ async fn table(
     let identity = identity.with_context(|| format!("table {name} has an unknown replica identity"))?;
     let id = row.get::<_, u32>("id");
     let columns = columns(client, types, name, id, &mut failures).await?;
-    if columns.iter().all(|column| column.key_position.is_none()) {
+    // Under FULL a change carries the whole old row: it needs no key.
+    if identity != Identity::Full && columns.iter().all(|column| column.key_position.is_none()) {
         failures.push(without_key(name, identity));
     }
     let table =
@@ -116,7 +117,8 @@ fn without_key(name: &TableName, identity: Identity) -> Failure {
         Identity::Default | Identity::Full => (
             "it has no primary key, or a deferrable one",
             format!(
-                "alter table {table} add primary key (…), or alter table {table} replica identity using index …"
+                "alter table {table} add primary key (…), or alter table {table} replica identity using index …, or \
+                 alter table {table} replica identity full (then its target is a log of rows, docs/types.md)"
             ),
         ),
     };

@@ -33,6 +33,8 @@ pub type TableRef<'a> = (&'a str, &'a str);
 pub struct RowMeta {
     /// The LSN of the change's own WAL record; 0 for a row of the snapshot.
     pub lsn: Lsn,
+    /// Tells rows of one LSN apart (one record may hold many); the same whenever the row comes again.
+    pub ordinal: u64,
     pub committed_at: PgMicros,
 }
 
@@ -54,7 +56,8 @@ pub trait Block: Send + 'static {
     fn push<'a>(&mut self, values: impl Iterator<Item = Value<'a>>, meta: RowMeta)
     -> Result<(), EncodeError>;
 
-    /// Appends a tombstone: of `key` (one value a column) only the key's columns are looked at.
+    /// Appends a tombstone: of `key` (one value a column) only the key's columns are looked at, or all where there is no
+    /// key.
     fn push_tombstone<'a>(
         &mut self,
         key: impl Iterator<Item = Value<'a>>,

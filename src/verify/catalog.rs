@@ -7,6 +7,7 @@ use tokio_postgres::Client as Source;
 use super::{
     TablePair,
     compare::{ColumnLayout, Layout},
+    order::KeyOrder,
     projection::{Projection, TargetColumn, project},
 };
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     config::TableName,
     failure::{Failure, Kind},
     postgres::types::Types,
+    sink::clickhouse::quote::identifier,
 };
 
 /// A source column.
@@ -27,6 +29,7 @@ pub struct Column {
 struct SourceShape {
     columns: Vec<Column>,
     is_generated: Vec<bool>,
+    /// Empty: rows are compared as a whole.
     key: Vec<usize>,
 }
 
@@ -45,6 +48,18 @@ pub struct Plan {
     pub is_final: bool,
     /// The target's column of tombstones, where it has one.
     pub deleted_column: Option<String>,
+    /// Where there is no key: both sides' expression of a whole row's hash, by which rows are sorted and told apart, and
+    /// the target's columns that make up a row.
+    pub whole_row: Option<WholeRow>,
+}
+
+/// How rows without a key are compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeRow {
+    pub source_hash: String,
+    pub target_hash: String,
+    /// Quoted; an array's companion too.
+    pub target_columns: Vec<String>,
 }
 
 impl Plan {
@@ -79,9 +94,50 @@ impl Plan {
             })?;
             anyhow::Ok((place, projections[place].order))
         };
-        let key = source.key.iter().map(place).collect::<Result<_>>()?;
+        let mut key: Vec<_> = source.key.iter().map(place).collect::<Result<_>>()?;
         let deleted_column = has(deleted_column).then(|| deleted_column.to_owned());
-        Ok(Plan { layout: Layout { columns, key }, projections, is_final: target.is_final, deleted_column })
+        let whole_row = key.is_empty().then(|| WholeRow::of(&projections, &columns, &target));
+        let shown = if whole_row.is_some() {
+            columns.insert(0, ColumnLayout { name: "(hash)".to_owned(), is_float: false });
+            key.push((0, KeyOrder::Bytes));
+            (1..columns.len()).collect()
+        } else {
+            key.iter().map(|(index, _)| *index).collect()
+        };
+        let layout = Layout { columns, key, shown };
+        Ok(Plan { layout, projections, is_final: target.is_final, deleted_column, whole_row })
+    }
+}
+
+impl WholeRow {
+    /// Each column's text behind its length, NULL apart from all texts.
+    fn of(projections: &[Projection], columns: &[ColumnLayout], target: &TargetShape) -> WholeRow {
+        let source = projections.iter().map(|projection| {
+            let text = format!("concat({})", projection.source);
+            format!(
+                "case when ({}) is null then '-' else octet_length({text}) || ':' || {text} end",
+                projection.source
+            )
+        });
+        let target_texts = projections.iter().map(|projection| {
+            let text = format!("CAST({} AS Nullable(String))", projection.target);
+            format!("ifNull(concat(toString(length({text})), ':', {text}), '-')")
+        });
+        let is_shown = |name: &str| {
+            columns.iter().any(|column| {
+                name == column.name
+                    || name.strip_suffix("__is_null").is_some_and(|array| array == column.name)
+            })
+        };
+        let names = target.columns.iter().map(|(name, _)| name.as_str()).filter(|name| is_shown(name));
+        WholeRow {
+            source_hash: format!("md5({})", source.collect::<Vec<_>>().join(" || ")),
+            target_hash: format!(
+                "lower(hex(MD5(concat({}, ''))))",
+                target_texts.collect::<Vec<_>>().join(", ")
+            ),
+            target_columns: names.map(identifier).collect(),
+        }
     }
 }
 
@@ -116,12 +172,6 @@ async fn source_shape(client: &Source, table: &TableName) -> Result<SourceShape>
         if let Some(place) = row.try_get::<_, Option<i32>>("key_place")? {
             key.push((place, index));
         }
-    }
-    if key.is_empty() {
-        let failure = Failure::config(format!("table {table} has no key, so its rows cannot be told apart"));
-        return Err(failure
-            .hint("give it a primary key, or a replica identity that uses a unique index")
-            .into());
     }
     key.sort_unstable();
     Ok(SourceShape { columns, is_generated, key: key.into_iter().map(|(_, index)| index).collect() })

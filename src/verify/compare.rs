@@ -23,6 +23,8 @@ pub struct Layout {
     pub columns: Vec<ColumnLayout>,
     /// Columns of the key by index, in the order that the rows are sorted by.
     pub key: Vec<(usize, KeyOrder)>,
+    /// Columns by which people know a row.
+    pub shown: Vec<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -165,11 +167,11 @@ impl<'a> Merge<'a> {
     }
 
     fn key(&self, fields: &[&[u8]]) -> Vec<String> {
-        let part = |&(index, _): &(usize, KeyOrder)| {
+        let part = |&index: &usize| {
             let is_float = self.layout.columns[index].is_float;
             shown(text(fields, index), is_float).unwrap_or_else(|| "NULL".to_owned())
         };
-        self.layout.key.iter().map(part).collect()
+        self.layout.shown.iter().map(part).collect()
     }
 }
 
@@ -201,7 +203,7 @@ mod tests {
     fn layout() -> Layout {
         let column = |name: &str, is_float| ColumnLayout { name: name.to_owned(), is_float };
         let columns = vec![column("id", false), column("name", false), column("size", true)];
-        Layout { columns, key: vec![(0, KeyOrder::Integer)] }
+        Layout { columns, key: vec![(0, KeyOrder::Integer)], shown: vec![0] }
     }
 
     /// Merges two whole texts, pushed in pieces of `step` bytes.

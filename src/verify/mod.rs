@@ -36,6 +36,7 @@ use tokio::task::JoinSet;
 
 use self::{
     catalog::Plan,
+    ranges::Range,
     report::Tally,
     worker::{Job, Reader, target_client},
 };
@@ -87,8 +88,8 @@ impl Default for VerifyOptions {
 
 /// Compares every row and column of `pairs`.
 ///
-/// Differences are findings, not errors. Errors: a server that cannot be read, a table without a key, a target that
-/// lacks a table or column or holds it in a type that cannot be compared (each a `Failure` that names it).
+/// Rows of a table without a key are compared as a whole, each as often as it is there. Differences are findings, not
+/// errors. Errors: a server that cannot be read, a target that lacks a table or column or holds it in a type that cannot be compared (each a `Failure` that names it).
 pub async fn tables(
     source: &SourceEndpoint,
     target: &TargetEndpoint,
@@ -104,8 +105,13 @@ pub async fn tables(
     let mut jobs = Vec::new();
     for (index, pair) in pairs.iter().enumerate() {
         let plan = Plan::of(&keeper, &target_client, pair, &options.deleted_column).await?;
-        let first = &plan.projections[plan.layout.key[0].0];
-        let ranges = ranges::plan(&keeper, &quote::qualified(&pair.source), first, options.workers).await?;
+        let ranges = match &plan.whole_row {
+            Some(_) => vec![Range::default()],
+            None => {
+                let first = &plan.projections[plan.layout.key[0].0];
+                ranges::plan(&keeper, &quote::qualified(&pair.source), first, options.workers).await?
+            }
+        };
         let plan = Arc::new(plan);
         let job = |range| Job { table: index, pair: pair.clone(), plan: plan.clone(), range };
         jobs.extend(ranges.into_iter().map(job));

@@ -16,7 +16,7 @@ use tokio_postgres::Client;
 
 use super::{
     TablePair, VerifyOptions,
-    catalog::Plan,
+    catalog::{Plan, WholeRow},
     compare::{Merge, Needs},
     ranges::Range,
     report::Tally,
@@ -46,6 +46,9 @@ pub struct Job {
 
 impl Job {
     fn source_sql(&self) -> String {
+        if let Some(whole) = &self.plan.whole_row {
+            return self.whole_source_sql(whole);
+        }
         let columns = list(self.plan.projections.iter().map(|projection| &projection.source));
         let order = list(self.plan.layout.key.iter().map(|&(at, _)| &self.plan.projections[at].source_order));
         let table = quote::qualified(&self.pair.source);
@@ -53,8 +56,36 @@ impl Job {
         format!("copy (select {columns} from {table}{condition} order by {order}) to stdout")
     }
 
+    fn whole_source_sql(&self, whole: &WholeRow) -> String {
+        let columns = list(self.plan.projections.iter().map(|projection| &projection.source));
+        let (table, hash) = (quote::qualified(&self.pair.source), &whole.source_hash);
+        format!("copy (select {hash} collate \"C\" as hash, {columns} from {table} order by 1) to stdout")
+    }
+
+    /// Rows as often as they came more often than they went. What went more often than it came has a hash that no row
+    /// has, so that it shows.
+    fn whole_target_sql(&self, whole: &WholeRow) -> String {
+        let columns = list(self.plan.projections.iter().map(|projection| &projection.target));
+        let database = target_identifier(&self.pair.target_database);
+        let table = target_identifier(&self.pair.target_table);
+        let is_final = if self.plan.is_final { " FINAL" } else { "" };
+        let sign = match &self.plan.deleted_column {
+            Some(name) => format!("if({} = 0, 1, -1)", target_identifier(name)),
+            None => "1".to_owned(),
+        };
+        let (row, hash) = (list(whole.target_columns.iter()), &whole.target_hash);
+        format!(
+            "SELECT concat(if(_cdcprobe_count < 0, '-', ''), {hash}) AS _cdcprobe_hash, {columns} FROM (SELECT {row}, sum({sign}) AS _cdcprobe_count \
+             FROM {database}.{table}{is_final} GROUP BY {row}) ARRAY JOIN range(toUInt64(abs(_cdcprobe_count))) AS _cdcprobe_copy \
+             ORDER BY _cdcprobe_hash"
+        )
+    }
+
     fn target_sql(&self) -> String {
         let plan = &self.plan;
+        if let Some(whole) = &plan.whole_row {
+            return self.whole_target_sql(whole);
+        }
         let columns = list(plan.projections.iter().map(|projection| &projection.target));
         let order = list(plan.layout.key.iter().map(|&(at, _)| &plan.projections[at].target_order));
         let database = target_identifier(&self.pair.target_database);

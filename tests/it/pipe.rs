@@ -1,6 +1,7 @@
 //! The pipe on real servers: it loses nothing, refuses what it cannot do, and writes each value as it was.
 
 mod changes;
+mod keyless;
 mod kill;
 mod refusals;
 mod toast;

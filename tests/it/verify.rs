@@ -442,7 +442,6 @@ async fn a_table_in_many_ranges_loses_nothing_between_them() {
 #[tokio::test]
 async fn what_cannot_be_compared_is_named() {
     let servers = Servers::start().await;
-    servers.source("create table public.keyless (id int)").await;
     servers.source("create table public.untaken (id int primary key)").await;
     servers.source("create table public.narrow (id int primary key, t text)").await;
     servers.source("create table public.odd (id int primary key, t text)").await;
@@ -450,7 +449,6 @@ async fn what_cannot_be_compared_is_named() {
     servers.target("CREATE TABLE odd (id Int32, t Int32) ENGINE = MergeTree ORDER BY id").await;
     for (table, kind, word) in [
         ("nowhere", Kind::Config, "public.nowhere"),
-        ("keyless", Kind::Config, "public.keyless"),
         ("untaken", Kind::Invariant, "untaken"),
         ("narrow", Kind::Invariant, "column t"),
         ("odd", Kind::Invariant, "column t"),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{
-    encode::META_COLUMNS,
+    encode::{META_COLUMNS, ORDINAL_COLUMN, meta_columns},
     quote::{identifier, literal, table_name, target_table, target_view, view_name},
     types::{ColumnType, IS_NULL_SUFFIX, column_type},
 };
@@ -23,7 +23,7 @@ pub struct TargetColumn {
 
 /// What a target table consists of, in order; errors name a column that cannot have its name there.
 pub fn target_columns(table: &Table) -> Result<Vec<TargetColumn>, String> {
-    let mut columns = Vec::with_capacity(table.columns.len() + META_COLUMNS.len());
+    let mut columns = Vec::with_capacity(table.columns.len() + META_COLUMNS.len() + 1);
     let mut add =
         |name: &str, type_name: String| columns.push(TargetColumn { name: name.to_owned(), type_name });
     for column in &table.columns {
@@ -33,7 +33,7 @@ pub fn target_columns(table: &Table) -> Result<Vec<TargetColumn>, String> {
             add(&format!("{}{IS_NULL_SUFFIX}", column.name), "Bool".to_owned());
         }
     }
-    for (name, type_name) in META_COLUMNS {
+    for (name, type_name) in meta_columns(table) {
         add(name, type_name.to_owned());
     }
     let mut names: Vec<_> = columns.iter().map(|column| &column.name).collect();
@@ -44,7 +44,8 @@ pub fn target_columns(table: &Table) -> Result<Vec<TargetColumn>, String> {
     }
 }
 
-/// `create table if not exists`, sorted by the key, replaced by version.
+/// `create table if not exists`, sorted by the key, replaced by version; without a key sorted by what tells the changes
+/// apart, so that a change which comes again takes its own place.
 pub fn create_table(database: &str, table: &Table) -> Result<String, String> {
     let mut sql = format!("create table if not exists {}\n(\n", target_table(database, table));
     let columns = target_columns(table)?;
@@ -55,7 +56,8 @@ pub fn create_table(database: &str, table: &Table) -> Result<String, String> {
     }
     write!(
         sql,
-        ")\nengine = ReplacingMergeTree(_lsn, _deleted)\norder by ({})\nsettings non_replicated_deduplication_window = 1000\ncomment {}",
+        ")\nengine = {}\norder by ({})\nsettings non_replicated_deduplication_window = 1000\ncomment {}",
+        if table.has_key() { "ReplacingMergeTree(_lsn, _deleted)" } else { "ReplacingMergeTree(_lsn)" },
         sorting_key(table).into_iter().map(identifier).collect::<Vec<_>>().join(", "),
         literal(MARK)
     )
@@ -67,21 +69,33 @@ pub fn create_table(database: &str, table: &Table) -> Result<String, String> {
 ///
 /// A nullable array keeps its `__is_null` companion: ClickHouse has no nullable arrays, so a view without it would show
 /// NULL as `[]`. Made anew when it is there, because columns may have changed; only ever over a view of ours.
+///
+/// Without a key a row is there as often as it came more often than it went.
 pub fn create_view(database: &str, table: &Table) -> Result<String, String> {
     let columns = target_columns(table)?;
-    let is_meta = |name: &str| META_COLUMNS.iter().any(|(meta, _)| *meta == name);
+    let is_meta = |name: &str| meta_columns(table).any(|(meta, _)| meta == name);
     let shown = columns.iter().filter(|column| !is_meta(&column.name)).map(|column| identifier(&column.name));
+    let (shown, target) = (shown.collect::<Vec<_>>().join(", "), target_table(database, table));
+    let rows = if table.has_key() {
+        format!("select {shown}\nfrom {target} final\nwhere _deleted = 0")
+    } else {
+        format!(
+            "select {shown}\nfrom\n(\n    select {shown}, sum(if(_deleted = 0, 1, -1)) as _cdcprobe_count\n    from {target} final\n    \
+             group by {shown}\n    having _cdcprobe_count > 0\n)\narray join range(toUInt64(_cdcprobe_count)) as _cdcprobe_copy"
+        )
+    };
     Ok(format!(
-        "create or replace view {} as\nselect {}\nfrom {} final\nwhere _deleted = 0\ncomment {}",
+        "create or replace view {} as\n{rows}\ncomment {}",
         target_view(database, table),
-        shown.collect::<Vec<_>>().join(", "),
-        target_table(database, table),
         literal(MARK)
     ))
 }
 
-/// The key's column names in key order.
+/// The key's column names in key order; without a key, what tells changes apart.
 pub fn sorting_key(table: &Table) -> Vec<&str> {
+    if !table.has_key() {
+        return vec![META_COLUMNS[0].0, ORDINAL_COLUMN.0];
+    }
     table.key().into_iter().map(|column| column.name.as_str()).collect()
 }
 

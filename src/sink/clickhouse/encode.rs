@@ -25,6 +25,14 @@ use crate::{
 pub const META_COLUMNS: [(&str, &str); 3] =
     [("_lsn", "UInt64"), ("_deleted", "UInt8"), ("_committed_at", "DateTime64(6, 'UTC')")];
 
+/// … and one more in the target of a table without a key.
+pub const ORDINAL_COLUMN: (&str, &str) = ("_ordinal", "UInt64");
+
+/// The columns of ours in a table's target.
+pub fn meta_columns(table: &Table) -> impl Iterator<Item = (&'static str, &'static str)> {
+    META_COLUMNS.into_iter().chain((!table.has_key()).then_some(ORDINAL_COLUMN))
+}
+
 /// Why one value cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
@@ -59,6 +67,8 @@ pub struct NativeBlock {
     lsns: Vec<u8>,
     deleted: Vec<u8>,
     committed_at: Vec<u8>,
+    /// Of a table without a key.
+    ordinals: Option<Vec<u8>>,
     rows: u32,
     bytes: usize,
     sealed: Option<Sealed>,
@@ -76,7 +86,8 @@ pub struct Sealed {
 struct ColumnBuffer {
     name: String,
     column_type: ColumnType,
-    is_key: bool,
+    /// A tombstone carries it.
+    in_tombstone: bool,
     misfit: Misfit,
     shape_misfit: Misfit,
     /// Values that a policy has put something else in place of.
@@ -91,12 +102,14 @@ struct ColumnBuffer {
 impl NativeBlock {
     /// An empty block.
     pub fn new(table: &Table) -> Self {
-        let columns = table.columns.iter().map(ColumnBuffer::new);
+        let has_key = table.has_key();
+        let columns = table.columns.iter().map(|column| ColumnBuffer::new(column, has_key));
         NativeBlock {
             columns: columns.collect(),
             lsns: Vec::new(),
             deleted: Vec::new(),
             committed_at: Vec::new(),
+            ordinals: (!has_key).then(Vec::new),
             rows: 0,
             bytes: 0,
             sealed: None,
@@ -146,6 +159,9 @@ impl NativeBlock {
         self.lsns.extend_from_slice(&meta.lsn.0.to_le_bytes());
         self.deleted.push(u8::from(deleted));
         self.committed_at.extend_from_slice(&meta.committed_at.unix_micros().to_le_bytes());
+        if let Some(ordinals) = &mut self.ordinals {
+            ordinals.extend_from_slice(&meta.ordinal.to_le_bytes());
+        }
         self.rows += 1;
         self.bytes += 17;
         Ok(())
@@ -157,7 +173,8 @@ impl NativeBlock {
         let rows = self.rows;
         let count: usize = self.columns.iter().map(ColumnBuffer::target_columns).sum();
         let mut out = Pieces::default();
-        put_varint(&mut out.head, (count + META_COLUMNS.len()) as u64);
+        let meta_count = META_COLUMNS.len() + usize::from(self.ordinals.is_some());
+        put_varint(&mut out.head, (count + meta_count) as u64);
         put_varint(&mut out.head, u64::from(rows));
         for column in &mut self.columns {
             column.take_native(&mut out);
@@ -166,6 +183,10 @@ impl NativeBlock {
         for ((name, type_name), data) in META_COLUMNS.into_iter().zip(meta) {
             out.column_head(name, type_name);
             out.piece(data);
+        }
+        if let Some(ordinals) = &mut self.ordinals {
+            out.column_head(ORDINAL_COLUMN.0, ORDINAL_COLUMN.1);
+            out.piece(ordinals);
         }
         (self.rows, self.bytes) = (0, 0);
         out.finish()
@@ -194,7 +215,7 @@ impl Block for NativeBlock {
     ) -> Result<(), EncodeError> {
         let mut filled = 0;
         for (column, value) in self.columns.iter_mut().zip(key) {
-            self.bytes += if column.is_key {
+            self.bytes += if column.in_tombstone {
                 column.push(value).map_err(|error| column.error(error))?
             } else {
                 column.push_default()
@@ -219,11 +240,11 @@ impl Block for NativeBlock {
 }
 
 impl ColumnBuffer {
-    fn new(column: &TableColumn) -> Self {
+    fn new(column: &TableColumn, has_key: bool) -> Self {
         ColumnBuffer {
             name: column.name.clone(),
             column_type: column_type(column),
-            is_key: column.key_position.is_some(),
+            in_tombstone: !has_key || column.key_position.is_some(),
             misfit: column.misfit,
             shape_misfit: column.shape_misfit,
             replaced: 0,
@@ -693,7 +714,7 @@ mod tests {
         }
     }
 
-    const META: RowMeta = RowMeta { lsn: Lsn(0x0102), committed_at: PgMicros(0) };
+    const META: RowMeta = RowMeta { lsn: Lsn(0x0102), ordinal: 0, committed_at: PgMicros(0) };
 
     #[test]
     fn a_block_is_laid_out_as_native() {

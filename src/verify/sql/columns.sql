@@ -1,5 +1,6 @@
 -- The columns of table $1.$2 in order, and each one's place in the key (from 1; null: not in it). The key is the
--- replica identity's index where there is one, else the primary key.
+-- replica identity's index where there is one, else the primary key; a deferrable one tells no rows apart within a
+-- transaction, and is none.
 with relation as (
     select class.oid, class.relreplident
     from pg_class class join pg_namespace namespace on namespace.oid = class.relnamespace
@@ -8,7 +9,9 @@ with relation as (
 key as (
     select index.indrelid, index.indkey::int2[] as columns, index.indnkeyatts
     from pg_index index join relation on relation.oid = index.indrelid
-    where case relation.relreplident when 'i' then index.indisreplident else index.indisprimary end
+    where index.indisvalid
+      and index.indimmediate
+      and case relation.relreplident when 'i' then index.indisreplident else index.indisprimary end
 )
 select
     attribute.attname::text as name,
