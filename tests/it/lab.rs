@@ -29,9 +29,23 @@ pub async fn lab() -> Lab {
     Lab::start(&options()).await.expect("the lab starts")
 }
 
-/// What [`lab`] starts, to be varied. State files stay in the build's folder, away from the user's labs.
+/// The major version of the PostgreSQL that [`lab`] starts.
+pub fn postgres_major() -> u32 {
+    let Some(folder) = std::env::var_os("CDCPROBE_TEST_PG_BIN") else { return 18 };
+    let output = Command::new(PathBuf::from(folder).join("postgres")).arg("--version").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let version = text.split_whitespace().find_map(|word| word.split('.').next()?.parse().ok());
+    version.unwrap_or_else(|| panic!("a version in {text:?}"))
+}
+
+/// What [`lab`] starts, to be varied. State files stay in the build's folder, away from the user's labs. PostgreSQL is
+/// that of the folder in `CDCPROBE_TEST_PG_BIN`, else what the lab installs.
 pub fn options() -> LabOptions {
     LabOptions {
+        binaries: Choice {
+            pg_bin: std::env::var_os("CDCPROBE_TEST_PG_BIN").map(PathBuf::from),
+            ..Choice::default()
+        },
         host_program: Some(PathBuf::from(env!("CARGO_BIN_EXE_cdcprobe"))),
         state_folder: Some(state_folder()),
         ..LabOptions::default()

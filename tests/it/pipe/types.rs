@@ -5,6 +5,8 @@ use cdcprobe::{
     failure::{Failure, Kind},
 };
 
+use crate::lab::postgres_major;
+
 use super::{Bench, ask, within};
 
 /// A type, how to show its column (`{}`) in ClickHouse, and pairs of PostgreSQL literal and ClickHouse text.
@@ -273,7 +275,9 @@ const SETUP: &str = "create type mood as enum ('sad', 'so so', 'ö');
 const ROWS: usize = 7;
 
 fn pair(case: &TypeCase, row: usize) -> (&'static str, &'static str) {
-    *case.3.get(row).unwrap_or(&case.3[0])
+    let chosen = *case.3.get(row).unwrap_or(&case.3[0]);
+    // PostgreSQL 14 prints a "char" of a byte above 127 as that byte, which is no text in UTF-8.
+    if chosen.0 == r"'\200'" && postgres_major() < 15 { case.3[0] } else { chosen }
 }
 
 fn create(cases: &[TypeCase]) -> String {
